@@ -112,7 +112,7 @@ void call_hooks(const Ref<Hooks> hooks, Tensor& g) {
 Tensor view_of(const Tensor& t) { return emit1(make_ref<op::Reshape>(t.shape(), t.strides()), {t}); }
 void accumulate(Gradients& grads, uint64_t id, DType dtype, const Tensor& g) {
   auto [it, first] = grads.try_emplace(id, g);
-  if (!first) it->second = add(it->second.to(dtype), g.to(dtype));
+  if (!first) it->second = it->second.to(dtype) + g.to(dtype);
 }
 // GradMap::native() keeps the bf16 gradient of a cast.
 bool is_narrow(const Tensor& g, const Edge& e) { return g.dtype() == DType::bf16 && e.dtype == DType::f32; }

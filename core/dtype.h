@@ -56,6 +56,16 @@ constexpr bool is_float(DType d) { return d <= DType::bf16; }
 /// Whether d is i64 or i32.
 constexpr bool is_index(DType d) { return d == DType::i32 || d == DType::i64; }
 
+/// Bytes of one element.
+size_t size_of(DType);
+/// The name of a dtype: "f32", "bool".
+std::string_view name_of(DType);
+namespace detail {
+/// The dtype of a name that name_of() returns; an Error lists the names.
+DType dtype_from_name(std::string_view name);
+}  // namespace detail
+
+namespace kernel {
 /// Calls `f.template operator()<T>()` for f64, f32 or bf16. The caller has checked d (ops/check.h): others count as
 /// bf16.
 template <class F> void visit_float(DType d, F&& f) {
@@ -75,14 +85,6 @@ template <class F> void visit_index(DType d, F&& f) {
 }
 /// Calls `f.template operator()<T>()` for i64, i32, f64, f32 or bf16. The caller has checked d: others count as bf16.
 template <class F> void visit_number(DType d, F&& f) { is_index(d) ? visit_index(d, f) : visit_float(d, f); }
-
-/// Bytes of one element.
-size_t size_of(DType);
-/// The name of a dtype: "f32", "bool".
-std::string_view name_of(DType);
-/// The dtype of a name that name_of() returns; an Error lists the names.
-DType dtype_from_name(std::string_view name);
-
 /// Calls `f.template operator()<U>()` for an unsigned integer U of the element size: kernels that move elements.
 template <class F> void visit_size(DType d, F&& f) {
   switch (size_of(d)) {
@@ -92,5 +94,6 @@ template <class F> void visit_size(DType d, F&& f) {
     default: return f.template operator()<uint64_t>();
   }
 }
+}  // namespace kernel
 
 }  // namespace tg

@@ -16,7 +16,7 @@ size_t size_of(DType d) {
   return visit_dtype(d, []<class T>() { return sizeof(T); });
 }
 std::string_view name_of(DType d) { return kNames[size_t(d)]; }
-DType dtype_from_name(std::string_view name) {
+DType detail::dtype_from_name(std::string_view name) {
   for (size_t i = 0; i < kNames.size(); ++i)
     if (kNames[i] == name) return DType(i);
   std::string all;

@@ -276,11 +276,13 @@ class Vjp {
 
 /// Calls an op: checks inputs, makes a Node, runs it unless lazy.
 Tensors emit(OpPtr, Inputs);
+namespace detail {
 /// emit() that drops the handles in `in` first: the op may overwrite inputs without other owners (Traits::may_alias).
 Tensors emit_donating(OpPtr, std::vector<Tensor> in);
 /// Calls an op whose output k becomes input k's value for k < n, in place if the old one has no readers. Not on the
 /// tape.
 void emit_update(OpPtr, Inputs, size_t n);
+}  // namespace detail
 /// Computes lazy tensors and their dependencies.
 void eval(Inputs roots);
 /// emit()'s first output.

@@ -13,8 +13,8 @@ const Scope g_root{nullptr, ""};
 constinit thread_local const Scope* t_scope = &g_root;
 }  // namespace
 
-const Scope* current_scope() { return t_scope; }
-const Scope* scope_within(const Scope* parent, std::string_view name) {
+const Scope* detail::current_scope() { return t_scope; }
+const Scope* detail::scope_within(const Scope* parent, std::string_view name) {
   // Leaked: nodes outlive main().
   static auto& all = *new std::map<std::pair<const Scope*, std::string>, std::unique_ptr<Scope>>;
   std::lock_guard lock(g_mutex);
@@ -28,7 +28,7 @@ NameScope::NameScope(const Scope* scope) : scope_(t_scope, scope ? scope : &g_ro
 }
 detail::EmitInScope::EmitInScope(const Scope* s) : ScopedValue(t_scope, s) {}
 
-const std::string* intern(std::string_view text) {
+const std::string* detail::intern(std::string_view text) {
   static auto& all = *new std::set<std::string, std::less<>>;
   std::lock_guard lock(g_mutex);
   auto it = all.find(text);

@@ -17,15 +17,25 @@ struct Scope {
   /// Names separated by dots, outermost first.
   std::string path() const { return parent && parent->parent ? parent->path() + "." + name : name; }
 };
+namespace detail {
 /// The thread's scope.
 const Scope* current_scope();
 /// The scope `name` inside `parent`.
 const Scope* scope_within(const Scope* parent, std::string_view name);
+// A NameScope without a range, for ops emitted later.
+struct EmitInScope : ScopedValue<const Scope*> {
+  [[nodiscard]] explicit EmitInScope(const Scope*);
+};
+
+/// The unique, never freed string of this text.
+const std::string* intern(std::string_view);
+}  // namespace detail
 /// Ops in this scope belong to the part of a model with this name. A Profiler records it as a range. Each path takes
 /// about 140 bytes until the process ends: name layers, not steps.
 class NameScope {
  public:
-  [[nodiscard]] explicit NameScope(std::string_view name) : NameScope(scope_within(current_scope(), name)) {}
+  [[nodiscard]] explicit NameScope(std::string_view name)
+      : NameScope(detail::scope_within(detail::current_scope(), name)) {}
   /// Enters an existing scope; null: root.
   [[nodiscard]] explicit NameScope(const Scope* scope);
 
@@ -33,14 +43,5 @@ class NameScope {
   ScopedValue<const Scope*> scope_;
   detail::Span span_;
 };
-namespace detail {
-// A NameScope without a range, for ops emitted later.
-struct EmitInScope : ScopedValue<const Scope*> {
-  [[nodiscard]] explicit EmitInScope(const Scope*);
-};
-}  // namespace detail
-
-/// The unique, never freed string of this text.
-const std::string* intern(std::string_view);
 
 }  // namespace tg

@@ -120,20 +120,22 @@ using Tensors = SmallVec<Tensor, 3>;
 /// A function of tensors, for compile() and custom_vjp().
 using TensorFunction = std::function<std::vector<Tensor>(Inputs)>;
 
+namespace detail {
 /// A contiguous layout of the shape, dtype and device of x, as most ops infer().
 inline Layout contiguous_like(const Tensor& x) { return Layout::contiguous(x.shape(), x.dtype(), x.device()); }
 /// Reserves n consecutive ids for new Variables and returns the first. Never reused. Thread-safe.
 uint64_t next_ids(uint64_t n = 1);
-/// A new leaf of this layout. Its elements are not initialised.
-Tensor empty(const Layout&);
 /// A new leaf with a copy of host bytes, which are elements of the dtype in row-major order. An Error when their number
 /// does not fit the shape.
 Tensor from_bytes(std::span<const std::byte>, const Shape&, DType, Device = {});
+}  // namespace detail
+/// A new leaf of this layout. Its elements are not initialised.
+Tensor empty(const Layout&);
 /// A new leaf of `shape` with a copy of the host elements v, in row-major order and the dtype of T: f64 for
 /// tensor({1.0, 2.0}, {2}), f32 for tensor<float>({1.0, 2.0}, {2}). An Error when their number does not fit the shape.
 /// @{
 template <class T> Tensor tensor(std::span<const T> v, const Shape& shape, Device d = {}) {
-  return from_bytes(std::as_bytes(v), shape, dtype_of<T>(), d);
+  return detail::from_bytes(std::as_bytes(v), shape, dtype_of<T>(), d);
 }
 template <class T> Tensor tensor(const std::vector<T>& v, const Shape& shape, Device d = {}) {
   return tensor(std::span<const T>(v), shape, d);

@@ -51,7 +51,7 @@ class CpuRuntime final : public BackendRuntime {
   void copy_to_host(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
 };
 // Leaked: static tensors may be freed later.
-[[maybe_unused]] const bool registered = register_backend(Backend::cpu, new CpuRuntime);
+[[maybe_unused]] const bool registered = tg::detail::register_backend(Backend::cpu, new CpuRuntime);
 }  // namespace
 }  // namespace cpu
 }  // namespace tg

@@ -32,7 +32,7 @@ template <size_t N, class F> void for_each_row(const Buf (&in)[N], const Buf& ou
   tg::detail::check_rows(in, out);
   const int64_t n = out.shape().back(), total = out.numel();
   if (total == 0) return;
-  visit_float(out.dtype(), [&]<class T>() {
+  kernel::visit_float(out.dtype(), [&]<class T>() {
     [&]<size_t... K>(std::index_sequence<K...>) {
       const Rows<T> x[] = {Rows<T>(in[K])...};
       for_row_tiles(total / n, n, [&](int64_t begin, int64_t end) {

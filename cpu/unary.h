@@ -11,7 +11,7 @@ namespace tg::cpu::TG_ISA_NS {
 template <class F> void unary(const op::Unary<F>&, Bufs in, Bufs out, Context&) {
   if constexpr (op::takes_integers<F>)
     if (is_index(out[0].dtype()))
-      return visit_index(out[0].dtype(), [&]<class T>() { map<T, T>(in, out, [](T x) { return F::f(x); }); });
+      return kernel::visit_index(out[0].dtype(), [&]<class T>() { map<T, T>(in, out, [](T x) { return F::f(x); }); });
   for_each({in[0]}, out[0], [](auto x) { return F::f(x); });
 }
 /// Kernel of op::UnaryGrad<F>, any strides.

@@ -170,7 +170,7 @@ class CudaRuntime final : public BackendRuntime {
     throw_bad_index(i);
   }
 };
-[[maybe_unused]] const bool registered = register_backend(Backend::cuda, new CudaRuntime);
+[[maybe_unused]] const bool registered = tg::detail::register_backend(Backend::cuda, new CudaRuntime);
 
 }  // namespace
 

@@ -56,7 +56,7 @@ template <size_t N, class F> void for_each_row(const Context& c, const Buf (&in)
   const int64_t n = out.shape().back();
   if (out.numel() == 0) return;
   const int64_t rows = out.numel() / n;
-  visit_float(out.dtype(), [&]<class T>() {
+  kernel::visit_float(out.dtype(), [&]<class T>() {
     [&]<size_t... K>(std::index_sequence<K...>) {
       const Dense<T> x[] = {Dense<T>(c, in[K])...};
       launch(c, row_kernel<F, T, Repeated<K, T>...>, blocks_for(c, rows, 1), kRowThreads, 0, f, rows, n, out.data<T>(),

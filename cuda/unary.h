@@ -20,7 +20,7 @@ template <class F> struct Slope {  // (x, y, dy) or (saved, dy)
 template <class F> void unary(const op::Unary<F>&, Bufs in, Bufs out, Context& c) {
   const auto run = [&]<class T>() { map<Value<F>, T, T>(c, in, out[0]); };
   if constexpr (op::takes_integers<F>)
-    if (is_index(out[0].dtype())) return visit_index(out[0].dtype(), run);
+    if (is_index(out[0].dtype())) return kernel::visit_index(out[0].dtype(), run);
   visit_computed(out[0].dtype(), run);
 }
 template <class F> void unary_grad(const op::UnaryGrad<F>&, Bufs in, Bufs out, Context& c) {

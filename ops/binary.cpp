@@ -20,25 +20,25 @@ Layouts detail::infer_scalar(std::string_view name, Inputs in, double s, bool in
   TG_CHECK(is_float(in[0].dtype()) || s == std::floor(s), dtype,
            "[{}] {} is no whole number and the tensor is {}. Use .to(DType::f32) first.", name, s, in[0]);
   check::representable(name, s, in[0].dtype());
-  return {contiguous_like(in[0])};
+  return {detail::contiguous_like(in[0])};
 }
 
 Tensors op::Add::vjp(const Vjp& v) {
-  return {v.wants(0) ? sum_to(v.grad(), v.in_shape(0)) : Tensor(),
-          v.wants(1) ? sum_to(v.grad(), v.in_shape(1)) : Tensor()};
+  return {v.wants(0) ? detail::sum_to(v.grad(), v.in_shape(0)) : Tensor(),
+          v.wants(1) ? detail::sum_to(v.grad(), v.in_shape(1)) : Tensor()};
 }
 Tensors op::Sub::vjp(const Vjp& v) {
-  return {v.wants(0) ? sum_to(v.grad(), v.in_shape(0)) : Tensor(),
-          v.wants(1) ? sum_to(-v.grad(), v.in_shape(1)) : Tensor()};
+  return {v.wants(0) ? detail::sum_to(v.grad(), v.in_shape(0)) : Tensor(),
+          v.wants(1) ? detail::sum_to(-v.grad(), v.in_shape(1)) : Tensor()};
 }
 Tensors op::Mul::vjp(const Vjp& v) {
-  return {v.wants(0) ? sum_to(v.grad() * v.in(1), v.in_shape(0)) : Tensor(),
-          v.wants(1) ? sum_to(v.grad() * v.in(0), v.in_shape(1)) : Tensor()};
+  return {v.wants(0) ? detail::sum_to(v.grad() * v.in(1), v.in_shape(0)) : Tensor(),
+          v.wants(1) ? detail::sum_to(v.grad() * v.in(0), v.in_shape(1)) : Tensor()};
 }
 Tensors op::Div::vjp(const Vjp& v) {  // d(x/y) = dx / y - (x / y) / y dy
   const Tensor y = v.in(1), gy = v.grad() / y;
-  return {v.wants(0) ? sum_to(gy, v.in_shape(0)) : Tensor(),
-          v.wants(1) ? sum_to(-(gy * (v.in(0) / y)), v.in_shape(1)) : Tensor()};
+  return {v.wants(0) ? detail::sum_to(gy, v.in_shape(0)) : Tensor(),
+          v.wants(1) ? detail::sum_to(-(gy * (v.in(0) / y)), v.in_shape(1)) : Tensor()};
 }
 Tensor op::Add::vjp_scalar(const Vjp& v, double, bool) { return v.grad(); }
 Tensor op::Sub::vjp_scalar(const Vjp& v, double, bool left) { return left ? -v.grad() : v.grad(); }
@@ -49,16 +49,16 @@ Tensor op::Div::vjp_scalar(const Vjp& v, double s, bool left) {
   return v.grad() * ((-s / x) / x);
 }
 
-Tensor add(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Add>>(), {x, y}); }
-Tensor sub(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Sub>>(), {x, y}); }
-Tensor mul(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Mul>>(), {x, y}); }
-Tensor div(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Div>>(), {x, y}); }
-Tensor add(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Add>>(s, false), {x}); }
-Tensor sub(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Sub>>(s, false), {x}); }
-Tensor sub(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Sub>>(s, true), {x}); }
-Tensor mul(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Mul>>(s, false), {x}); }
-Tensor div(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Div>>(s, false), {x}); }
-Tensor div(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Div>>(s, true), {x}); }
+Tensor operator+(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Add>>(), {x, y}); }
+Tensor operator-(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Sub>>(), {x, y}); }
+Tensor operator*(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Mul>>(), {x, y}); }
+Tensor operator/(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Div>>(), {x, y}); }
+Tensor operator+(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Add>>(s, false), {x}); }
+Tensor operator-(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Sub>>(s, false), {x}); }
+Tensor operator-(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Sub>>(s, true), {x}); }
+Tensor operator*(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Mul>>(s, false), {x}); }
+Tensor operator/(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Div>>(s, false), {x}); }
+Tensor operator/(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Div>>(s, true), {x}); }
 Tensor maximum(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Maximum>>(), {x, y}); }
 Tensor maximum(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScalar<op::Maximum>>(s, false), {x}); }
 Tensor maximum(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Maximum>>(s, true), {x}); }
@@ -67,7 +67,7 @@ Tensor minimum(const Tensor& x, double s) { return emit1(make_ref<op::BinaryScal
 Tensor minimum(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Minimum>>(s, true), {x}); }
 Tensor pow(const Tensor& x, const Tensor& y) { return emit1(stateless<op::Binary<op::Pow>>(), {x, y}); }
 Tensor pow(const Tensor& x, double s) {
-  return s == 2 ? mul(x, x) : emit1(make_ref<op::BinaryScalar<op::Pow>>(s, false), {x});
+  return s == 2 ? x * x : emit1(make_ref<op::BinaryScalar<op::Pow>>(s, false), {x});
 }
 Tensor pow(double s, const Tensor& x) { return emit1(make_ref<op::BinaryScalar<op::Pow>>(s, true), {x}); }
 }  // namespace tg

@@ -139,7 +139,7 @@ template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
   bool by_y;
   explicit BinaryGrad(bool second) : by_y(second) {}
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(2)}; }
-  Layouts infer(Inputs in) const override { return {contiguous_like(in[2])}; }
+  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[2])}; }
   Tensors compose(Inputs in) const override {
     const Sym x(in[0]), y(in[1]);
     return {((by_y ? F::dy(x, y) : F::dx(x, y)) * Sym(in[2])).tensor()};
@@ -160,7 +160,7 @@ template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
   Traits traits() const override {
     return {.kind = OpKind::pointwise, .may_alias = mask_of(1), .dynamic_attributes = true};
   }
-  Layouts infer(Inputs in) const override { return {contiguous_like(in[1])}; }
+  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[1])}; }
   Tensors compose(Inputs in) const override {
     const Sym x(in[0]), number(s);
     return {((left ? F::dy(number, x) : F::dx(x, number)) * Sym(in[1])).tensor()};
@@ -190,8 +190,9 @@ template <class F> struct Binary : OpOf<Binary<F>> {
   Tensors vjp(const Vjp& v) const override {
     if constexpr (has_partials<F>) {
       const auto grad = [&](size_t i) {
-        return v.wants(i) ? sum_to(emit1(make_ref<BinaryGrad<F>>(i == 1), {v.in(0), v.in(1), v.grad()}), v.in_shape(i))
-                          : Tensor();
+        return v.wants(i)
+                   ? detail::sum_to(emit1(make_ref<BinaryGrad<F>>(i == 1), {v.in(0), v.in(1), v.grad()}), v.in_shape(i))
+                   : Tensor();
       };
       return {grad(0), grad(1)};
     } else {
@@ -230,24 +231,26 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
 };
 }  // namespace op
 
-/// Sum, difference, product or quotient of two tensors of equal dtypes: f64, f32, bf16, i64 or i32 (div: floating
+/// Sum, difference, product or quotient of two tensors of equal dtypes: f64, f32, bf16, i64 or i32 (/: floating
 /// dtypes only). Shapes broadcast: aligned at the right, each size must be equal or 1.
 /// @{
-Tensor add(const Tensor& x, const Tensor& y);
-Tensor sub(const Tensor& x, const Tensor& y);
-Tensor mul(const Tensor& x, const Tensor& y);
-Tensor div(const Tensor& x, const Tensor& y);
+Tensor operator+(const Tensor& x, const Tensor& y);
+Tensor operator-(const Tensor& x, const Tensor& y);
+Tensor operator*(const Tensor& x, const Tensor& y);
+Tensor operator/(const Tensor& x, const Tensor& y);
 /// @}
 /// Sum, difference, product or quotient of a tensor and a number, in the tensor's shape and dtype: f64, f32, bf16,
-/// i64 or i32 (div: floating dtypes only). The number is converted to that dtype; a fraction for an integer tensor is
+/// i64 or i32 (/: floating dtypes only). The number is converted to that dtype; a fraction for an integer tensor is
 /// an Error.
 /// @{
-Tensor add(const Tensor& x, double s);
-Tensor sub(const Tensor& x, double s);
-Tensor sub(double s, const Tensor& x);
-Tensor mul(const Tensor& x, double s);
-Tensor div(const Tensor& x, double s);
-Tensor div(double s, const Tensor& x);
+Tensor operator+(const Tensor& x, double s);
+inline Tensor operator+(double s, const Tensor& x) { return x + s; }
+Tensor operator-(const Tensor& x, double s);
+Tensor operator-(double s, const Tensor& x);
+Tensor operator*(const Tensor& x, double s);
+inline Tensor operator*(double s, const Tensor& x) { return x * s; }
+Tensor operator/(const Tensor& x, double s);
+Tensor operator/(double s, const Tensor& x);
 /// @}
 /// The larger or the smaller of two elements; NaN if one is NaN. Shapes broadcast; dtypes are equal: f64, f32, bf16,
 /// i64 or i32. A number is converted to the tensor's dtype. The chosen element gets the gradient, equal ones half each.
@@ -267,32 +270,17 @@ Tensor pow(const Tensor& x, double s);
 Tensor pow(double s, const Tensor& x);
 /// @}
 
-/// See add(), sub(), mul() and div().
-/// @{
-inline Tensor operator+(const Tensor& x, const Tensor& y) { return add(x, y); }
-inline Tensor operator-(const Tensor& x, const Tensor& y) { return sub(x, y); }
-inline Tensor operator*(const Tensor& x, const Tensor& y) { return mul(x, y); }
-inline Tensor operator/(const Tensor& x, const Tensor& y) { return div(x, y); }
-inline Tensor operator+(const Tensor& x, double s) { return add(x, s); }
-inline Tensor operator+(double s, const Tensor& x) { return add(x, s); }
-inline Tensor operator-(const Tensor& x, double s) { return sub(x, s); }
-inline Tensor operator-(double s, const Tensor& x) { return sub(s, x); }
-inline Tensor operator*(const Tensor& x, double s) { return mul(x, s); }
-inline Tensor operator*(double s, const Tensor& x) { return mul(x, s); }
-inline Tensor operator/(const Tensor& x, double s) { return div(x, s); }
-inline Tensor operator/(double s, const Tensor& x) { return div(s, x); }
-/// @}
 /// x += y is x = x + y: the handle x gets a new tensor, nothing is written in place. Other handles keep the old tensor,
 /// and gradients flow to both. A parameter is then no leaf, so update it by w.assign(w - step).
 /// @{
-inline Tensor& operator+=(Tensor& x, const Tensor& y) { return x = add(x, y); }
-inline Tensor& operator-=(Tensor& x, const Tensor& y) { return x = sub(x, y); }
-inline Tensor& operator*=(Tensor& x, const Tensor& y) { return x = mul(x, y); }
-inline Tensor& operator/=(Tensor& x, const Tensor& y) { return x = div(x, y); }
-inline Tensor& operator+=(Tensor& x, double s) { return x = add(x, s); }
-inline Tensor& operator-=(Tensor& x, double s) { return x = sub(x, s); }
-inline Tensor& operator*=(Tensor& x, double s) { return x = mul(x, s); }
-inline Tensor& operator/=(Tensor& x, double s) { return x = div(x, s); }
+inline Tensor& operator+=(Tensor& x, const Tensor& y) { return x = x + y; }
+inline Tensor& operator-=(Tensor& x, const Tensor& y) { return x = x - y; }
+inline Tensor& operator*=(Tensor& x, const Tensor& y) { return x = x * y; }
+inline Tensor& operator/=(Tensor& x, const Tensor& y) { return x = x / y; }
+inline Tensor& operator+=(Tensor& x, double s) { return x = x + s; }
+inline Tensor& operator-=(Tensor& x, double s) { return x = x - s; }
+inline Tensor& operator*=(Tensor& x, double s) { return x = x * s; }
+inline Tensor& operator/=(Tensor& x, double s) { return x = x / s; }
 /// @}
 #endif
 

@@ -66,8 +66,8 @@ Layouts op::Where::infer(Inputs in) const {
 }
 Tensors op::Where::vjp(const Vjp& v) const {
   const Tensor condition = v.in(0);
-  return {Tensor(), v.wants(1) ? sum_to(where(condition, v.grad(), 0.0), v.in_shape(1)) : Tensor(),
-          v.wants(2) ? sum_to(where(condition, 0.0, v.grad()), v.in_shape(2)) : Tensor()};
+  return {Tensor(), v.wants(1) ? detail::sum_to(where(condition, v.grad(), 0.0), v.in_shape(1)) : Tensor(),
+          v.wants(2) ? detail::sum_to(where(condition, 0.0, v.grad()), v.in_shape(2)) : Tensor()};
 }
 Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y) {
   return emit1(stateless<op::Where>(), {condition, x, y});
@@ -82,7 +82,7 @@ Layouts op::MaskedFill::infer(Inputs in) const {
            "[masked_fill] the mask is {}, x is {}. A mask is repeated to x's shape, never x to the mask's. Use where() "
            "to broadcast both.",
            in[1], in[0]);
-  return {contiguous_like(in[0])};
+  return {detail::contiguous_like(in[0])};
 }
 Tensors op::MaskedFill::vjp(const Vjp& v) const { return {masked_fill(v.grad(), v.in(1), 0)}; }
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
@@ -94,11 +94,11 @@ Layouts op::Clamp::infer(Inputs in) const {
   check::number(kName, x);
   for (const auto& bound : {o.min, o.max})
     if (bound) check::representable(kName, *bound, x.dtype());
-  return {contiguous_like(x)};
+  return {detail::contiguous_like(x)};
 }
 Tensors op::Clamp::vjp(const Vjp& v) const { return {emit1(make_ref<op::ClampGrad>(o), {v.in(0), v.grad()})}; }
 void op::Clamp::key(StructuralHash& k) const { add_bound(k, o.min), add_bound(k, o.max); }
-Layouts op::ClampGrad::infer(Inputs in) const { return {contiguous_like(in[1])}; }
+Layouts op::ClampGrad::infer(Inputs in) const { return {detail::contiguous_like(in[1])}; }
 Tensors op::ClampGrad::compose(Inputs in) const {
   Tensor dx = in[1];
   if (o.min) dx = where(ge(in[0], *o.min), dx, 0.0);

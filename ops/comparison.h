@@ -122,11 +122,13 @@ struct MaskedFill : OpOf<MaskedFill> {
 struct ClampOptions {
   std::optional<double> min = {}, max = {};
 };
+namespace detail {
 /// An Expression of clamp() with the bounds as its numbers; a missing bound is infinite.
 inline Expression with_bounds(std::string_view text, const ClampOptions& o) {
   constexpr double kUnbounded = std::numeric_limits<double>::infinity();
   return {text, {o.min.value_or(-kUnbounded), o.max.value_or(kUnbounded)}};
 }
+}  // namespace detail
 namespace op {
 
 /// (x) -> x limited to [min, max].
@@ -136,7 +138,7 @@ struct Clamp : OpOf<Clamp> {
   explicit Clamp(const ClampOptions& options) : o(options) {}
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(0)}; }
   Layouts infer(Inputs) const override;
-  Expression expression() const override { return with_bounds("op::ClampFn::f($0, #0, #1)", o); }
+  Expression expression() const override { return detail::with_bounds("op::ClampFn::f($0, #0, #1)", o); }
   Mask saves_in(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash&) const override;
@@ -148,7 +150,7 @@ struct ClampGrad : OpOf<ClampGrad> {
   explicit ClampGrad(const ClampOptions& options) : o(options) {}
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(1)}; }
   Layouts infer(Inputs) const override;
-  Expression expression() const override { return with_bounds("op::ClampFn::df($0, #0, #1, $1)", o); }
+  Expression expression() const override { return detail::with_bounds("op::ClampFn::df($0, #0, #1, $1)", o); }
   Tensors compose(Inputs) const override;
   void key(StructuralHash&) const override;
 };

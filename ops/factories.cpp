@@ -8,7 +8,7 @@ namespace tg {
 namespace {
 Layout checked(std::string_view op, const Shape& s, DType t, Device d) {
   detail::checked_numel(op, s);
-  runtime_of(d);
+  detail::runtime_of(d);
   return Layout::contiguous(s, t, d);
 }
 void check_random(std::string_view op, DType t) {

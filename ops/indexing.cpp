@@ -47,7 +47,7 @@ Layouts op::ScatterAdd::infer(Inputs in) const {
   check::same_dtype(kName, in[0], in[2]);
   TG_CHECK(in[1].shape() == in[2].shape(), shape, "[scatter_add] index is {}, src is {}. Their shapes must be equal.",
            in[1], in[2]);
-  return {contiguous_like(in[0])};
+  return {detail::contiguous_like(in[0])};
 }
 Tensors op::ScatterAdd::vjp(const Vjp& v) const {
   return {v.wants(0) ? v.grad() : Tensor(), Tensor(), v.wants(2) ? gather(v.grad(), int64_t(dim), v.in(1)) : Tensor()};
@@ -74,7 +74,7 @@ Tensors op::IndexSelect::vjp(const Vjp& v) const { return {index_select_grad(v, 
 Tensor op::index_select_grad(const Vjp& v, size_t of, size_t dim, const Tensor& index, const Tensor& dy) {
   std::vector<Tensor> in{index, dy};
   if (Tensor sum = v.take_accumulated(of, dy.dtype())) in.push_back(std::move(sum));
-  return std::move(emit_donating(make_ref<IndexSelectGrad>(dim, v.in_shape(of)[dim]), std::move(in))[0]);
+  return std::move(detail::emit_donating(make_ref<IndexSelectGrad>(dim, v.in_shape(of)[dim]), std::move(in))[0]);
 }
 Layouts op::IndexSelectGrad::infer(Inputs in) const {
   Shape s = in[1].shape();
@@ -119,7 +119,7 @@ Layouts op::SliceUpdate::infer(Inputs in) const {
            "[slice_update] start is {}, x is {}, dim is {}. start must be () or, unless dim is 0, have one number for "
            "each x[i].",
            start, x, dim);
-  return {contiguous_like(x)};
+  return {detail::contiguous_like(x)};
 }
 void slice_update(const Tensor& x, int64_t dim, const Tensor& start, const Tensor& update) {
   const size_t d = checked_dim("slice_update", x, dim);
@@ -127,7 +127,7 @@ void slice_update(const Tensor& x, int64_t dim, const Tensor& start, const Tenso
            "[slice_update] {} <- {}: one of them needs a gradient, and a write in place has none. Use concat(), or "
            "detach() and NoGradScope where no gradient is wanted.",
            x, describe(update));
-  emit_update(make_ref<op::SliceUpdate>(d), std::vector{x, update, start}, 1);
+  detail::emit_update(make_ref<op::SliceUpdate>(d), std::vector{x, update, start}, 1);
 }
 
 Error kernel::slice_outside(std::string_view op, int64_t start, int64_t position, int64_t n, size_t dim, int64_t size) {

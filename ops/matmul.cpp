@@ -73,7 +73,7 @@ Tensors op::Matmul::vjp(const Vjp& v) const {
     }
     db = tb ? matmul(g, a, {true, ta, how}) : matmul(a, g, {!ta, false, how});
   }
-  return {da ? sum_to(da, v.in_shape(0)) : da, db ? sum_to(db, v.in_shape(1)) : db};
+  return {da ? detail::sum_to(da, v.in_shape(0)) : da, db ? detail::sum_to(db, v.in_shape(1)) : db};
 }
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions o) {
   if (!o.trans_a && !o.trans_b)

@@ -40,7 +40,7 @@ template <class Op> Layouts infer_norm(const Op& op, Inputs in) {
              role, x.shape().back());
   }
   Layouts l;
-  for (size_t k = 0; k < Op::kTerms; ++k) l.emplace_back(contiguous_like(x));  // y, and s of two terms
+  for (size_t k = 0; k < Op::kTerms; ++k) l.emplace_back(detail::contiguous_like(x));  // y, and s of two terms
   l[0].dtype = op.to;
   for (size_t k = 0; k < 1 + size_t(Op::kCentred); ++k) l.emplace_back(statistic(x));
   return l;
@@ -48,10 +48,10 @@ template <class Op> Layouts infer_norm(const Op& op, Inputs in) {
 Layouts gradients(const Tensor& dy, const Tensor& x, op::NormWants wants) {
   const Layout column = Layout::contiguous({x.shape().back()}, x.dtype(), x.device());
   Layouts l;
-  if (wants.dx) l.emplace_back(contiguous_like(x));
+  if (wants.dx) l.emplace_back(detail::contiguous_like(x));
   if (wants.dw) l.emplace_back(column);
   if (wants.db) l.emplace_back(column);
-  if (wants.dr) l.emplace_back(contiguous_like(dy));
+  if (wants.dr) l.emplace_back(detail::contiguous_like(dy));
   return l;
 }
 Tensor as_column(const Tensor& statistic) {  // (...) -> (..., 1)
@@ -74,13 +74,13 @@ template <class Op> Tensors composed(const Op& op, Inputs in) {
   Tensors r;
   if (wants.dx) {
     const Tensor g = weight ? dy * weight : dy;
-    Tensor along = g - h * (row_sum(g * h) / n);
-    if (Op::kCentred) along = along - row_sum(g) / n;
+    Tensor along = g - h * (detail::row_sum(g * h) / n);
+    if (Op::kCentred) along = along - detail::row_sum(g) / n;
     const Tensor dx = (along * rstd).to(to);
     r.emplace_back(op.has_ds ? dx + in[at_ds] : dx);
   }
-  if (wants.dw) r.emplace_back(sum_to(dy * h, column).to(to));
-  if (wants.db) r.emplace_back(sum_to(dy, column).to(to));
+  if (wants.dw) r.emplace_back(detail::sum_to(dy * h, column).to(to));
+  if (wants.db) r.emplace_back(detail::sum_to(dy, column).to(to));
   if (wants.dr) r.emplace_back(r[0].to(in[0].dtype()));
   return r;
 }
@@ -106,7 +106,7 @@ template <class Op> Tensors norm_vjp(const Vjp& v) {
   const op::NormWants w{dx_wanted, wants(kWeight), wants(kWeight + 1), dr_wanted};
   Tensor dx = kSum && w.dx ? v.grad(1) : Tensor(), dr, dw, db;  // dx: the sum's
   if (v.grad() && !w.dx && !w.dw) {
-    db = sum_to(v.grad().to(v.in_dtype(kWeight + 1)), v.in_shape(kWeight + 1));
+    db = detail::sum_to(v.grad().to(v.in_dtype(kWeight + 1)), v.in_shape(kWeight + 1));
   } else if (v.grad()) {
     SmallVec<Tensor, 6> in{v.grad(), x()};
     for (size_t k = kMean; k <= kRstd; ++k) in.emplace_back(v.out(k));

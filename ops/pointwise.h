@@ -260,7 +260,7 @@ template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   static constexpr size_t kDy = size_t(F::kSaves.x) + size_t(F::kSaves.y);
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(kDy)}; }
-  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
   Expression expression() const override {
     if (!is_listed<F, UnaryFns>) return {};  // run-time compilation does not know F
     static const std::string text = detail::expression_of<F>(kDy == 2 ? "@::df($0, $1) * $2" : "@::df($0, $0) * $1");
@@ -274,7 +274,7 @@ template <class F> struct Unary : OpOf<Unary<F>> {
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(0)}; }
   Layouts infer(Inputs in) const override {
     takes_integers<F> ? check::number(kName, in[0]) : check::computes(kName, in[0]);
-    return {contiguous_like(in[0])};
+    return {detail::contiguous_like(in[0])};
   }
   Expression expression() const override {
     if (!is_listed<F, UnaryFns>) return {};
@@ -316,9 +316,9 @@ Tensor unary(const Tensor& x) {
   static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL, true}; \
   [[maybe_unused]] static const bool TG_CAT(unary_, __LINE__) = ::tg::backend::add_unary<F>(TG_CAT(kOrigin, __LINE__))
 
-/// Elementwise functions of a tensor, in its shape and dtype: f64, f32 or bf16; neg, abs, sign and relu also take i64
+/// Elementwise functions of a tensor, in its shape and dtype: f64, f32 or bf16; -, abs, sign and relu also take i64
 /// and i32. Definitions: op::Log1p, op::Rsqrt, op::Softplus,
-/// op::Silu, op::Gelu and op::GeluTanh; -x is neg(x). round() rounds ties to even. NaN gives NaN, except
+/// op::Silu, op::Gelu and op::GeluTanh. round() rounds ties to even. NaN gives NaN, except
 /// sign(NaN) = 0. The derivatives of floor, round and sign are 0, and those of abs and relu at 0. sin and cos of f32
 /// are NaN from |x| = 2^29 up. PyTorch's softplus is x above 20, which is off by 2e-9 at most.
 /// @{
@@ -333,7 +333,6 @@ inline Tensor tanh(const Tensor& x) { return op::unary<op::Tanh>(x); }
 inline Tensor sigmoid(const Tensor& x) { return op::unary<op::Sigmoid>(x); }
 inline Tensor softplus(const Tensor& x) { return op::unary<op::Softplus>(x); }
 inline Tensor erf(const Tensor& x) { return op::unary<op::Erf>(x); }
-inline Tensor neg(const Tensor& x) { return op::unary<op::Neg>(x); }
 inline Tensor abs(const Tensor& x) { return op::unary<op::Abs>(x); }
 inline Tensor sign(const Tensor& x) { return op::unary<op::Sign>(x); }
 inline Tensor floor(const Tensor& x) { return op::unary<op::Floor>(x); }
@@ -342,7 +341,7 @@ inline Tensor relu(const Tensor& x) { return op::unary<op::Relu>(x); }
 inline Tensor silu(const Tensor& x) { return op::unary<op::Silu>(x); }
 inline Tensor gelu(const Tensor& x) { return op::unary<op::Gelu>(x); }
 inline Tensor gelu_tanh(const Tensor& x) { return op::unary<op::GeluTanh>(x); }
-inline Tensor operator-(const Tensor& x) { return neg(x); }
+inline Tensor operator-(const Tensor& x) { return op::unary<op::Neg>(x); }
 /// @}
 #endif
 

@@ -70,7 +70,7 @@ Layouts op::Expand::infer(Inputs in) const {
   l.aliases_input = 0;
   return {l};
 }
-Tensors op::Expand::vjp(const Vjp& v) const { return {sum_to(v.grad(), v.in_shape(0))}; }
+Tensors op::Expand::vjp(const Vjp& v) const { return {detail::sum_to(v.grad(), v.in_shape(0))}; }
 Layouts op::Pad::infer(Inputs in) const { return {Layout::contiguous(to, in[0].dtype(), in[0].device())}; }
 Tensors op::Pad::vjp(const Vjp& v) const { return {slice(v.grad(), int64_t(dim), start, start + v.in_shape(0)[dim])}; }
 Layouts op::Concat::infer(Inputs in) const {

@@ -78,7 +78,7 @@ Machine machine(Device device) {
 #endif
   return {cpu,
           to_string(device),
-          runtime_of(device).describe(device.index),
+          detail::runtime_of(device).describe(device.index),
           compiler,
           int(std::thread::hardware_concurrency()),
           num_threads()};

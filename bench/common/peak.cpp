@@ -167,7 +167,7 @@ double multiply_add_rate(MultiplyAdd f, double flop, double total) {
 
 double bf16_rate(double total) {
 #ifdef __x86_64__
-  const std::string machine = runtime_of(Device::cpu()).describe(0);  // says which its GEMMs use
+  const std::string machine = detail::runtime_of(Device::cpu()).describe(0);  // says which its GEMMs use
   if (machine.ends_with("bf16 by AMX")) return multiply_add_rate(amx_products, 4 * 2.0 * 16 * 16 * 32, total);
   if (machine.ends_with("bf16 by AVX512_BF16")) return multiply_add_rate(avx512_products, 12 * 2.0 * 32, total);
 #endif
@@ -176,7 +176,7 @@ double bf16_rate(double total) {
 
 double int8_rate(double total) {
 #ifdef __x86_64__
-  const std::string machine = runtime_of(Device::cpu()).describe(0);
+  const std::string machine = detail::runtime_of(Device::cpu()).describe(0);
   const auto by = [&](const char* what) { return machine.find(what) != std::string::npos; };
   if (by("int8 by AMX")) return multiply_add_rate(amx_int8, 4 * 2.0 * 16 * 16 * 64, total);
   if (by("int8 by AVX512_VNNI")) return multiply_add_rate(avx512_int8, 12 * 2.0 * 64, total);

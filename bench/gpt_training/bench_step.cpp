@@ -128,7 +128,7 @@ int measured(const StepFlags& f, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const auto declare = [](Command& c, StepFlags& f) {
-    c.option("--arch", "NAME", "a named model: " + model_preset_names(), f.arch);
+    c.option("--arch", "NAME", "a named model: " + detail::model_preset_names(), f.arch);
     declare_name(c, "--mode", "eager, or compiled: each step is one compiled function", f.mode);
     c.option("--steps", "timed ones", f.steps, 1, 1'000'000);
     c.option("--untimed", "steps before them", f.untimed, 0, 1'000'000);

@@ -119,7 +119,7 @@ int decode(const DecodeFlags& f, int argc, char** argv) {
   for (const int64_t n : f.prompts) check_within("bench_decode", "prompt", n, 1, 1 << 20);
   Json all = json_of(begin(f, argc, argv)), runs = Json::array();
   for (const std::string& dtype : f.dtypes) {
-    const Gpt model = model_of(f, dtype_from_name(dtype), Device::parse(f.device));
+    const Gpt model = model_of(f, detail::dtype_from_name(dtype), Device::parse(f.device));
     for (const int64_t prompt : f.prompts) runs.push_back(measured(f, dtype, model, prompt));
   }
   all["decoding"] = std::move(runs);

@@ -72,7 +72,7 @@ bool within(const Scope* path, std::string_view name) {
     if (path->name == name) return true;
   return false;
 }
-std::string_view kept(const std::string& name) { return *intern(name); }  // lives as long as the process
+std::string_view kept(const std::string& name) { return *detail::intern(name); }  // lives as long as the process
 
 // The document's name of a range, or empty.
 std::string_view range_name(const Profile& p, const Profile::Range& r) {

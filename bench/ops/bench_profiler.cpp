@@ -90,7 +90,7 @@ int run(bool cpu_time) {
   row("ProfileRange(Phase::forward)", [] {
     for (int i = 0; i < kTimes; ++i) const ProfileRange range(Phase::forward);
   });
-  const Scope* const layer = scope_within(current_scope(), "layer");
+  const Scope* const layer = detail::scope_within(detail::current_scope(), "layer");
   row("NameScope of a layer", [&] {
     for (int i = 0; i < kTimes; ++i) const NameScope here(layer);
   });

@@ -25,7 +25,7 @@ std::vector<Mode> chains(EmitOptions o) {
                            "emit_lazy_tracked", "emit_replay"})
     modes.push_back({{name, {2, 2}, "f32"}});
   const auto chain = [&](Tensor& y) {
-    for (int i = 0; i < o.ops; ++i) y = add(y, x);
+    for (int i = 0; i < o.ops; ++i) y = y + x;
   };
   for (int k = 0; k < o.rounds; ++k) {
     Tensor y = x, loss;
@@ -53,7 +53,7 @@ Mode two_threads(EmitOptions o) {
   const auto own = [&] {
     const Tensor v = zeros({2, 2});
     Tensor w = zeros({2, 2}).requires_grad_(), y = w;
-    for (int i = 0; i < o.ops; ++i) y = i % 1000 ? add(y, v) : w;
+    for (int i = 0; i < o.ops; ++i) y = i % 1000 ? y + v : w;
   };
   for (int k = 0; k < o.rounds; ++k)
     mode.times.push_back(timed([&] {

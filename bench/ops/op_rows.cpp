@@ -173,7 +173,7 @@ void cross_entropy_rows(Rows& rows, int64_t r, int64_t c, DType d = DType::f32) 
               [=](Inputs x) { return Tensors{cross_entropy(x[0], targets)}; });
 }
 void pointwise_rows(Rows& rows, int64_t r, int64_t c, DType d) {
-  add_on_rows(rows, "add", r, c, d, 3, 0, 2, [](Inputs x) { return Tensors{add(x[0], x[1])}; });
+  add_on_rows(rows, "add", r, c, d, 3, 0, 2, [](Inputs x) { return Tensors{x[0] + x[1]}; });
   add_on_rows(rows, "gelu", r, c, d, 2, 3, 1, [](Inputs x) { return Tensors{gelu(x[0])}; });
 }
 // Casts between f32 and bf16: 6 bytes per element.
@@ -238,7 +238,7 @@ void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1, bool copies = false,
     for (int64_t i = 0; i < tensors; ++i) {
       w.push_back(input({n}, t)), g.push_back(input({n}, t));
       m.push_back(zeros({n}, moments, t.device)), v.push_back(zeros({n}, moments, t.device));
-      if (copies) (void)cast_parameter(w.back(), DType::bf16);
+      if (copies) (void)detail::cast_parameter(w.back(), DType::bf16);
     }
     return [=, step = int64_t(0)]() mutable { adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 1e-4, ++step); };
   };
@@ -254,7 +254,7 @@ void adamw_product_rows(Rows& rows, int64_t side, int64_t terms) {
     const Tensor w = input({side, side}, t), m = zeros({side, side}, DType::f32, t.device),
                  v = zeros({side, side}, DType::f32, t.device);
     const GradientProduct g{input({terms, side}, t), input({terms, side}, t)};
-    return [=, step = int64_t(0)]() mutable { adamw_product_step(w, m, v, g, {}, 1e-4, ++step); };
+    return [=, step = int64_t(0)]() mutable { detail::adamw_product_step(w, m, v, g, {}, 1e-4, ++step); };
   };
   rows.push_back({{"adamw_product_step", {terms, side, side}, "f32"}, 0, bytes, kInPlace, make});
 }

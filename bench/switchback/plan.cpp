@@ -79,10 +79,10 @@ SwitchBackSetup setup_of(const SwitchBackFlags& f, std::string& why) {
                     .device = device,
                     .layers = !f.parts_only};
   check_within(kProgram, "repeat", s.repeat, 1, 1'000'000);
-  const bool fast =
-      device != Device::cpu() || runtime_of(device).describe(device.index).find("bf16 by ") != std::string::npos;
+  const bool fast = device != Device::cpu() ||
+                    detail::runtime_of(device).describe(device.index).find("bf16 by ") != std::string::npos;
   const bool chosen = f.dtype != "auto";
-  s.dtype = chosen ? dtype_from_name(f.dtype) : fast ? DType::bf16 : DType::f32;
+  s.dtype = chosen ? detail::dtype_from_name(f.dtype) : fast ? DType::bf16 : DType::f32;
   why = chosen ? "as asked for"
         : fast ? "this device has instructions for its products"
                : "this device has no instructions for products in bf16";

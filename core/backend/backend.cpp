@@ -1,5 +1,4 @@
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
 
 namespace tg {
@@ -7,11 +6,11 @@ namespace {
 constinit BackendRuntime* g_runtimes[kBackends] = {};
 }  // namespace
 
-bool register_backend(Backend b, BackendRuntime* r) {
+bool detail::register_backend(Backend b, BackendRuntime* r) {
   g_runtimes[size_t(b)] = r;
   return true;
 }
-BackendRuntime& runtime_of(Device d) {
+BackendRuntime& detail::runtime_of(Device d) {
   BackendRuntime* r = g_runtimes[size_t(d.backend)];
   if (!r && d.backend == Backend::cuda)
     detail::fail(Error::Kind::device,
@@ -31,8 +30,8 @@ bool has_device(Device d) {
   const BackendRuntime* r = g_runtimes[size_t(d.backend)];
   return r && d.index >= 0 && d.index < r->device_count();
 }
-MemoryStats memory_stats(Device d) { return runtime_of(d).allocator(d.index).stats(); }
-void reset_peak(Device d) { runtime_of(d).allocator(d.index).reset_peak(); }
-void empty_cache(Device d) { runtime_of(d).allocator(d.index).empty_cache(); }
-void synchronize(Device d) { runtime_of(d).synchronize(d.index); }
+MemoryStats memory_stats(Device d) { return detail::runtime_of(d).allocator(d.index).stats(); }
+void reset_peak(Device d) { detail::runtime_of(d).allocator(d.index).reset_peak(); }
+void empty_cache(Device d) { detail::runtime_of(d).allocator(d.index).empty_cache(); }
+void synchronize(Device d) { detail::runtime_of(d).synchronize(d.index); }
 }  // namespace tg

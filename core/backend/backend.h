@@ -91,12 +91,20 @@ class BackendRuntime {
   virtual void copy_to_host(int index, void* to, const void* from, size_t bytes) = 0;
 };
 
-/// The backend of a device. An Error says what this build or machine lacks.
-BackendRuntime& runtime_of(Device);
 /// Whether this build and this machine have the device.
 bool has_device(Device);
+namespace detail {
+// Of dry_run().
+class DryRun;
+extern constinit thread_local DryRun* t_dry_run;
+inline bool running_dry() { return t_dry_run; }
+BackendRuntime& dry_runtime(Backend, BackendRuntime& real);  // replaces the real one
+
+/// The backend of a device. An Error says what this build or machine lacks.
+BackendRuntime& runtime_of(Device);
 /// Registers a backend. cpu/ and cuda/ call it before main().
 bool register_backend(Backend, BackendRuntime*);
+}  // namespace detail
 
 /// Bytes of tensors on a device: live, peak since reset_peak(), cached for reuse.
 MemoryStats memory_stats(Device = {});

@@ -15,11 +15,4 @@ namespace tg {
 /// nest.
 void dry_run(const std::function<void()>& f);
 
-namespace detail {
-class DryRun;
-extern constinit thread_local DryRun* t_dry_run;
-inline bool running_dry() { return t_dry_run; }
-BackendRuntime& dry_runtime(Backend, BackendRuntime& real);  // replaces the real one
-}  // namespace detail
-
 }  // namespace tg

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -21,20 +20,6 @@ class Alone final : public Communicator {
   void broadcast(void*, size_t, int) override {}
   void abort(int status) override { std::_Exit(status); }
 };
-
-std::atomic<double>& seconds_of_patience() {
-  static std::atomic<double> seconds = [] {
-    const char* word = std::getenv("TG_COMM_TIMEOUT");
-    if (!word) return 600.;
-    double given = 0;  // independent of the locale
-    const char* const last = word + std::strlen(word);
-    const auto [end, error] = std::from_chars(word, last, given);
-    TG_CHECK(error == std::errc() && end == last && given > 0, value,
-             "[comm] TG_COMM_TIMEOUT is '{}'. It must be a number of seconds above 0. Change or unset it.", word);
-    return given;
-  }();
-  return seconds;
-}
 
 std::optional<detail::CommunicatorEngine>& engine_of_build() {
   static std::optional<detail::CommunicatorEngine> engine;
@@ -94,10 +79,10 @@ std::shared_ptr<Communicator> Communicator::fake(int size) {
   TG_CHECK(size >= 1, value, "[comm] a world of {} ranks. It must have one or more.", size);
   return std::make_shared<Alone>(size);
 }
-double Communicator::timeout() { return seconds_of_patience(); }
+double Communicator::timeout() { return detail::comm_timeout(); }
 void Communicator::set_timeout(double seconds) {
   TG_CHECK(seconds > 0, value, "[comm] a timeout of {} s. It must be above 0.", seconds);
-  seconds_of_patience() = seconds;
+  detail::comm_timeout() = seconds;
 }
 std::string Communicator::engine() { return engine_of_build() ? engine_of_build()->name() : "no MPI"; }
 std::string Communicator::device_engine() { return g_device_engine ? g_device_engine() : std::string(); }

@@ -3,6 +3,9 @@
 #include <tapegrad/core/engine/run_node.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -24,6 +27,19 @@ JobThreads& job_threads() {
 });
 }  // namespace
 
+std::atomic<double>& detail::comm_timeout() {
+  static std::atomic<double> seconds = [] {
+    const char* word = std::getenv("TG_COMM_TIMEOUT");
+    if (!word) return 600.;
+    double given = 0;  // independent of the locale
+    const char* const last = word + std::strlen(word);
+    const auto [end, error] = std::from_chars(word, last, given);
+    TG_CHECK(error == std::errc() && end == last && given > 0, value,
+             "[comm] TG_COMM_TIMEOUT is '{}'. It must be a number of seconds above 0. Change or unset it.", word);
+    return given;
+  }();
+  return seconds;
+}
 std::thread detail::comm_thread(const std::function<void()>& f) {
   try {
     return std::thread(f);

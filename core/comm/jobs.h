@@ -13,6 +13,8 @@ namespace tg {
 namespace detail {
 // A thread of f(), or an Error of kind comm.
 std::thread comm_thread(const std::function<void()>& f);
+// Seconds; Communicator::timeout().
+std::atomic<double>& comm_timeout();
 }  // namespace detail
 
 /// A thread that runs jobs in the order of submit().

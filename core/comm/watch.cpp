@@ -1,5 +1,6 @@
 #include <fmt/format.h>
-#include <tapegrad/core/comm/communicator.h>
+#include <tapegrad/core/comm/jobs.h>
+#include <tapegrad/core/comm/watch.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -44,7 +45,7 @@ void CommWatch::look() {
 }
 void CommWatch::end_if_late(Clock::time_point since, const std::string& name) {
   const std::chrono::duration<double> waited = Clock::now() - since;
-  if (waited.count() < Communicator::timeout()) return;
+  if (waited.count() < detail::comm_timeout()) return;
   end(
       fmt::format("{} has waited {:.0f} s for the other ranks. One of them hangs or is slow, or the network is. "
                   "--comm-timeout SECONDS, or TG_COMM_TIMEOUT, waits longer.",

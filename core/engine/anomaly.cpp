@@ -47,7 +47,7 @@ Findings search(const Buf& b, Device device) {
   std::vector<std::byte> host;
   if (device.backend != Backend::cpu) {
     host.resize(size_t(last + 1) * size_of(l.dtype));
-    runtime_of(device).copy_to_host(device.index, host.data(), from, host.size());
+    detail::runtime_of(device).copy_to_host(device.index, host.data(), from, host.size());
     from = host.data();
   }
   return visit_dtype(b.dtype(), [&]<class T>() -> Findings {

@@ -36,7 +36,7 @@ void set_copy(Value& v, Ref<Value> copy) {
 // Dry runs must not change outside tensors.
 bool outlives_run(const Value& v) {
   return running_dry() && v.storage &&
-         &v.storage->allocator != &runtime_of(v.layout.device).allocator(v.layout.device.index);
+         &v.storage->allocator != &detail::runtime_of(v.layout.device).allocator(v.layout.device.index);
 }
 // Captures the copy of an outside variable.
 Ref<Value> copy_in_trace(Trace& trace, const Tensor& x) {
@@ -81,7 +81,7 @@ void detail::give_bf16_copy(Value& v, Ref<Value> copy) {
   set_copy(v, std::move(copy));
 }
 
-Tensor cast_parameter(const Tensor& x, DType to) {
+Tensor detail::cast_parameter(const Tensor& x, DType to) {
   if (to != DType::bf16 || x.dtype() != DType::f32 || !x.requires_grad()) return x.to(to);
   const Ref<Value> now = value_of(x);
   if ((now->tracked && now->producer->tape()) || outlives_run(*now)) return x.to(to);

@@ -88,7 +88,7 @@ Layouts checked_layouts(const Op& op, Inputs in) {
     for (auto& l : layouts) detail::checked_numel(op.name(), l.shape);  // broadcasting can exceed 64-bit sizes
     return layouts;
   } catch (const Error& e) {
-    throw detail::with_scope(e, current_scope());
+    throw detail::with_scope(e, detail::current_scope());
   }
 }
 
@@ -98,9 +98,9 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
     for (size_t i = 0; i < in.size(); ++i)
       if (in[i].requires_grad()) tracked |= mask_of(i);
   auto node = make_ref<Node>();
-  node->scope = current_scope();
+  node->scope = detail::current_scope();
   node->range = detail::t_range;
-  node->first_id = next_ids(layouts.size());
+  node->first_id = detail::next_ids(layouts.size());
   node->tracked = tracked;
   detail::Trace* const trace = detail::tracing();
   Ref<Value> traced;
@@ -157,7 +157,7 @@ void observe(const Op& op, const Tensors& outs) {
   if (op.traits().kind == OpKind::view || op.traits().asynchronous) return;
   const ScopedValue<const Observer*> unobserved(t_observer, nullptr);
   NoGradScope off;
-  for (size_t k = 0; k < outs.size(); ++k) (*unobserved.former())({current_scope(), op.name(), k, outs[k]});
+  for (size_t k = 0; k < outs.size(); ++k) (*unobserved.former())({detail::current_scope(), op.name(), k, outs[k]});
 }
 // Ops of compose(), with the op's vjp() if any.
 Tensors composed(const OpPtr& op, Inputs in) {
@@ -189,10 +189,10 @@ template <class Release> Tensors emit_and(OpPtr op, Inputs in, Release release) 
 Tensors emit(OpPtr op, Inputs in) {
   return emit_and(std::move(op), in, [] {});
 }
-Tensors emit_donating(OpPtr op, std::vector<Tensor> in) {
+Tensors detail::emit_donating(OpPtr op, std::vector<Tensor> in) {
   return emit_and(std::move(op), in, [&] { in.clear(); });
 }
-void emit_update(OpPtr op, Inputs in, size_t n) {
+void detail::emit_update(OpPtr op, Inputs in, size_t n) {
   NoGradScope off;
   Tensors outs;
   const Layouts layouts = checked_layouts(*op, in);  // precedes the move: argument order is unspecified

@@ -23,7 +23,7 @@ void run_kernel(const KernelCall& c) {
         note_kernel(name, begin);
     }
   } timed{c.name, profiling() && c.device.backend == Backend::cpu ? profiler_clock() : 0};
-  if (c.chain) return runtime_of(c.device).run_chain(*c.chain);
+  if (c.chain) return detail::runtime_of(c.device).run_chain(*c.chain);
   Context context{c.device, c.name};
   c.op->run(c.in, c.out, context);
 }

@@ -34,12 +34,12 @@ struct Context::Scratch {
 void* Context::scratch(size_t bytes) {
   if (bytes == 0) return nullptr;
   auto block = std::make_unique<Scratch>(Scratch{scratch_, nullptr, bytes});
-  block->data = runtime_of(device).take_scratch(device.index, bytes);
+  block->data = detail::runtime_of(device).take_scratch(device.index, bytes);
   scratch_ = block.release();
   return scratch_->data;
 }
 void Context::release() {
-  BackendRuntime& runtime = runtime_of(device);
+  BackendRuntime& runtime = detail::runtime_of(device);
   while (scratch_) {
     const std::unique_ptr<Scratch> block(std::exchange(scratch_, scratch_->before));
     runtime.give_scratch(device.index, block->data, block->bytes);
@@ -50,7 +50,7 @@ void Context::fail_scratch(int64_t elements) const {
                                                "count that is at least 0 and that the device can hold.",
                                                op, elements));
 }
-void* Context::stream() const { return runtime_of(device).stream(device.index); }
+void* Context::stream() const { return detail::runtime_of(device).stream(device.index); }
 
 namespace detail {
 namespace {
@@ -237,8 +237,9 @@ void mark_failed(Node& n, const Donors& donors, const Error& why) {
   // Interned texts stay; programs may catch Errors forever: at most 3 MB.
   constexpr int kMost = 10'000;
   static std::atomic<int> told = 0;
-  n.error = told < kMost && ++told <= kMost ? intern(fmt::format("it failed before: {}", why.what()))
-                                            : intern("it failed before. The Error that it threw then says why.");
+  n.error = told < kMost && ++told <= kMost
+                ? detail::intern(fmt::format("it failed before: {}", why.what()))
+                : detail::intern("it failed before. The Error that it threw then says why.");
 }
 
 OutputStorages run_node(Node& n, const Donors& donors, const BufferAssignment& buffers) {

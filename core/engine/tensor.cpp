@@ -23,7 +23,7 @@ struct Detach : ViewOp<Detach> {
 }  // namespace
 
 // Blocks of ids per thread: no contention.
-uint64_t next_ids(uint64_t n) {
+uint64_t detail::next_ids(uint64_t n) {
   constexpr uint64_t kBlock = 1 << 16;
   if (t_id + n > t_id_end || t_id < g_oldest.load(std::memory_order_relaxed)) [[unlikely]] {
     t_id = g_ids.fetch_add(kBlock + n, std::memory_order_relaxed);
@@ -39,7 +39,9 @@ uint64_t detail::id_of_next_tensors() {
 }
 
 Storage::Storage(Device d, size_t n)
-    : allocator(runtime_of(d).allocator(d.index)), data(static_cast<std::byte*>(allocator.allocate(n))), bytes(n) {}
+    : allocator(detail::runtime_of(d).allocator(d.index)),
+      data(static_cast<std::byte*>(allocator.allocate(n))),
+      bytes(n) {}
 Storage::Storage(Ref<Storage> whole, size_t offset, size_t n)
     : allocator(whole->allocator), data(whole->data + offset), bytes(n), within(std::move(whole)) {}
 Storage::~Storage() {
@@ -70,7 +72,7 @@ void Value::dispose(const Value* v) {
   v->was_read ? detail::retire(const_cast<Value*>(v)) : delete v;
 }
 
-Tensor::Tensor(Ref<Value> v) : var_(make_ref<Variable>(next_ids(), std::move(v), false)) {
+Tensor::Tensor(Ref<Value> v) : var_(make_ref<Variable>(detail::next_ids(), std::move(v), false)) {
   if (detail::Trace* trace = detail::tracing()) [[unlikely]]
     trace->made(var_);
 }
@@ -95,7 +97,7 @@ Tensor empty(const Layout& l) {
   detail::checked_numel("empty", l.shape);
   return Tensor(make_ref<Value>(l, make_ref<Storage>(l.device, l.bytes())));
 }
-Tensor from_bytes(std::span<const std::byte> bytes, const Shape& shape, DType dtype, Device d) {
+Tensor detail::from_bytes(std::span<const std::byte> bytes, const Shape& shape, DType dtype, Device d) {
   const int64_t n = detail::checked_numel("from", shape);
   TG_CHECK(size_t(n) * size_of(dtype) == bytes.size(), shape,
            "[from] {} values do not fill {}, which has {} elements. Pass as many values as the shape has.",
@@ -103,7 +105,8 @@ Tensor from_bytes(std::span<const std::byte> bytes, const Shape& shape, DType dt
   if (detail::Trace* trace = detail::tracing())
     trace->check_constant(fmt::format("makes {} {} of host data", shape, dtype));
   Tensor t = empty(Layout::contiguous(shape, dtype, d));
-  if (!bytes.empty()) runtime_of(d).copy_from_host(d.index, t.value()->storage->data, bytes.data(), bytes.size());
+  if (!bytes.empty())
+    detail::runtime_of(d).copy_from_host(d.index, t.value()->storage->data, bytes.data(), bytes.size());
   return t;
 }
 
@@ -126,7 +129,7 @@ Tensor& Tensor::requires_grad_(bool on) {
   return *this;
 }
 Tensor& Tensor::label(std::string_view text) {
-  var().label = intern(text);
+  var().label = detail::intern(text);
   const detail::ReadsValues reads;
   if (const auto& s = value()->storage; s && !s->within) s->allocator.name(s->data, var().label);
   return *this;
@@ -173,7 +176,7 @@ Tensor Tensor::to(DType t) const { return dtype() == t ? *this : emit1(make_ref<
 Tensor Tensor::contiguous() const { return is_contiguous() ? *this : emit1(make_ref<op::Cast>(dtype()), {*this}); }
 Tensor Tensor::to(Device d) const {
   if (d == device()) return *this;
-  runtime_of(d);
+  detail::runtime_of(d);
   TG_CHECK(!requires_grad() || !grad_enabled(), state,
            "[to] {} is tracked, and copies between devices are not recorded. Call detach() first, or move leaves.",
            *this);
@@ -188,9 +191,9 @@ Tensor Tensor::to(Device d) const {
   const std::byte* from = source.value()->storage->data + l.offset * int64_t(size_of(l.dtype));
   std::byte* to = copy.value()->storage->data;
   if (device().backend == Backend::cpu)
-    runtime_of(d).copy_from_host(d.index, to, from, bytes);
+    detail::runtime_of(d).copy_from_host(d.index, to, from, bytes);
   else
-    runtime_of(device()).copy_to_host(device().index, to, from, bytes);
+    detail::runtime_of(device()).copy_to_host(device().index, to, from, bytes);
   return copy;
 }
 void Tensor::copy_to_host(void* to_host, DType t) const {
@@ -200,7 +203,7 @@ void Tensor::copy_to_host(void* to_host, DType t) const {
   const Layout& l = source.layout();
   if (!l.numel()) return;
   const std::byte* from = source.value()->storage->data + l.offset * int64_t(size_of(t));
-  runtime_of(device()).copy_to_host(device().index, to_host, from, l.bytes());
+  detail::runtime_of(device()).copy_to_host(device().index, to_host, from, l.bytes());
 }
 Tensor Tensor::detach() const {
   NoGradScope off;

@@ -39,7 +39,7 @@ Tensor twin(const Tensor& t, Ref<Value> v) {
 }
 }  // namespace
 const std::string* error_of_traced() {
-  static const std::string* const text = intern(
+  static const std::string* const text = detail::intern(
       "it belongs to the trace of a compiled function. Its thread records it without running it, and replays compute "
       "only what the function returns. Return it too, and read it after the call.");
   return text;

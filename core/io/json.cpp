@@ -178,7 +178,7 @@ Json parse_json(std::string_view text, std::string_view op, const std::string& s
 }
 constexpr size_t kDepth = 64;  // recursion frees values; tapegrad's are flatter
 Json own_json(std::string_view text) { return JsonText::read(text, "json", "the text", kDepth, true); }
-Json json_or_null(std::string_view text) {
+Json detail::json_or_null(std::string_view text) {
   try {
     return JsonText::read(text, "", "", kDepth, true);
   } catch (const Error&) {

@@ -121,7 +121,9 @@ class Json {
 Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth = 6);
 // For text that this library wrote. Invalid JSON, or nesting deeper than 64, is an Error or null.
 Json own_json(std::string_view text);
+namespace detail {
 Json json_or_null(std::string_view text);
+}  // namespace detail
 // On one line, or one field per line, indented by `indent` spaces. Invalid UTF-8, which paths may have, becomes U+FFFD.
 std::string text_of(const Json&, int indent = -1, bool ascii = false);
 std::ostream& operator<<(std::ostream&, const Json&);

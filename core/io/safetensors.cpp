@@ -272,7 +272,7 @@ SafetensorsHeader read_header(size_t size, const std::string& path, const auto& 
 
 }  // namespace
 
-SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path) {
+SafetensorsHeader detail::parse_safetensors(std::span<const std::byte> file, const std::string& path) {
   return read_header(file.size(), path, [&](size_t offset, std::span<std::byte> to) {
     std::copy_n(file.begin() + std::ptrdiff_t(offset), to.size(), to.begin());
   });
@@ -308,7 +308,7 @@ Tensor SafetensorsFile::tensor(const std::string& name, Device device) const {
       fail(path(), fmt::format("element {} of the BOOL tensor '{}' is {}, neither 0 nor 1", bad - bytes.begin(), name,
                                unsigned(*bad)));
   }
-  return device == Device::cpu() ? here : from_bytes(bytes, i.shape, i.dtype, device);
+  return device == Device::cpu() ? here : detail::from_bytes(bytes, i.shape, i.dtype, device);
 }
 StateDict SafetensorsFile::tensors(Device device) const {
   StateDict all;

@@ -28,9 +28,11 @@ struct SafetensorsHeader {
   std::map<std::string, SafetensorsInfo> tensors;
   std::map<std::string, std::string> metadata;
 };
+namespace detail {
 /// The checked header of a file in memory. Damaged or hostile input is an Error of kind io with `path`, tensor and
 /// values. Reads no elements.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path);
+}  // namespace detail
 
 /// An open file. If it becomes shorter, reading throws an Error (InputFile).
 class SafetensorsFile {

@@ -165,7 +165,7 @@ void Executable::undo_steps() {
 
 void Executable::call_all() {
   const DefaultFloatMode mode;
-  const Scope* scope = current_scope();
+  const Scope* scope = detail::current_scope();
   try {
     if (call_as_one()) {
       for (size_t k = 0; t_work && k < ops(); ++k) count_work(plan_.calls[k]);

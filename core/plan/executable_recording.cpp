@@ -30,8 +30,8 @@ void Executable::copy_moved(MemorySource::Kind kind) {
   for (const uint32_t i : plan_.moving_sources)
     if (const Memory& m = memory_[i]; m.copy && plan_.sources[i].kind == kind) {
       const Device d = plan_.calls[0].device;
-      runtime_of(d).copy(d.index, in ? m.copy->data : m.storage->data, in ? m.storage->data : m.copy->data,
-                         m.storage->bytes);
+      detail::runtime_of(d).copy(d.index, in ? m.copy->data : m.storage->data, in ? m.storage->data : m.copy->data,
+                                 m.storage->bytes);
     }
 }
 
@@ -63,12 +63,12 @@ void Executable::start_recording() {
   if (!std::ranges::all_of(plan_.calls, [&](const KernelCall& c) { return c.device == d; }))
     return run_singly("its ops run on several devices");
   const bool branches = enabled_passes() & kBranches;
-  recording_ =
-      runtime_of(d).recording(d.index, branches ? order_of_calls() : std::vector<CallOrder>(ops()), [this](size_t k) {
-        now_ = k;
-        const NowRunning run(plan_.calls[k]);
-        run_kernel(plan_.calls[k]);
-      });
+  recording_ = detail::runtime_of(d).recording(d.index, branches ? order_of_calls() : std::vector<CallOrder>(ops()),
+                                               [this](size_t k) {
+                                                 now_ = k;
+                                                 const NowRunning run(plan_.calls[k]);
+                                                 run_kernel(plan_.calls[k]);
+                                               });
   if (!recording_) why_not_ = fmt::format("{} does not record runs", d);
 }
 // False, without a recording, if updates failed too often.

@@ -16,8 +16,8 @@ void add_elements(StructuralHash& k, const Value& v) {
   k.add(uint64_t(l.dtype));
   std::vector<std::byte> bytes(l.bytes());
   if (!bytes.empty())
-    runtime_of(l.device).copy_to_host(l.device.index, bytes.data(),
-                                      t.value()->storage->data + l.offset * int64_t(size_of(l.dtype)), l.bytes());
+    detail::runtime_of(l.device).copy_to_host(
+        l.device.index, bytes.data(), t.value()->storage->data + l.offset * int64_t(size_of(l.dtype)), l.bytes());
   for (const std::byte b : bytes) k.add(uint64_t(b));
 }
 enum Leaf : uint64_t { kConstant, kVariable, kCopy, kInput };

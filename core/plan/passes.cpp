@@ -133,7 +133,7 @@ class Clusters {
     if (busy_[i] || n.op->traits().kind != OpKind::pointwise || n.out.size() != 1 || has_failed(n)) return false;
     const Layout& out = n.out[0].layout;
     if (out.aliases_input >= 0 || out.numel() == 0 || !out.is_contiguous() || !n.op->supports(out.device.backend) ||
-        !runtime_of(out.device).runs_in_chains(*n.op))
+        !detail::runtime_of(out.device).runs_in_chains(*n.op))
       return false;
     columns = 0;
     for (const Edge& e : n.in)

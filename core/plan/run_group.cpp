@@ -7,7 +7,7 @@ namespace tg::detail {
 std::string_view chain_name(std::span<const Op* const> ops) {
   std::string s;
   for (const Op* op : ops) s += fmt::format("{}{}", s.empty() ? "" : "+", op->name());
-  return *intern(s);
+  return *detail::intern(s);
 }
 
 namespace {

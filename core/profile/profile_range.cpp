@@ -1,4 +1,4 @@
-#include <tapegrad/core/profile/profiler_record.h>
+#include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/core/scope.h>
 
 namespace tg::detail {
@@ -8,7 +8,7 @@ namespace {
 const Scope g_ranges{nullptr, ""};  // root of all paths
 }  // namespace
 const Scope* path_within(const Scope* path, std::string_view name) {
-  return scope_within(path ? path : &g_ranges, name);
+  return detail::scope_within(path ? path : &g_ranges, name);
 }
 const Scope* path_within(const Scope* path, Phase p) {
   static constexpr std::string_view kNames[] = {"forward", "loss", "backward", "optimizer"};

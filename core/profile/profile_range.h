@@ -16,6 +16,7 @@ enum class Phase : uint8_t { forward, loss, backward, optimizer };
 namespace detail {
 const Scope* path_within(const Scope* path, std::string_view name);  // one object per path; null: outermost
 const Scope* path_within(const Scope* path, Phase);
+const Scope* joined_path(const Scope* outer, const Scope* inner);  // the path `inner` in `outer`; null: empty
 }  // namespace detail
 
 /// One instance of a range: "profiled_step", "rope encoding". It lasts from constructor to destructor. Ranges nest

@@ -166,7 +166,7 @@ void add_rows(const Part& p, double whole, const Instances& outermost, double in
 }
 }  // namespace
 
-ProfileTable kernel_time_by_range(const Profile& p) {
+ProfileTable detail::kernel_time_by_range(const Profile& p) {
   Part all;
   for (const Profile::Kernel& k : p.kernels) {
     Part* at = &all;

@@ -129,7 +129,7 @@ void Span::begin_range(const Scope* path) {
   open_range(range_of(RangeKind::range, path->name, path, nullptr), session_, index_);
 }
 void Span::begin_layer(const Scope* layer) {
-  open_range(range_of(RangeKind::layer, *intern(layer->path()), t_range, layer), session_, index_);
+  open_range(range_of(RangeKind::layer, *detail::intern(layer->path()), t_range, layer), session_, index_);
 }
 void OpSpan::begin(std::string_view op, const Scope* layer, const Scope* path, std::string shapes) {
   Profile::Range r = range_of(RangeKind::op, op, path ? path : t_range, layer);
@@ -193,7 +193,7 @@ std::vector<Device> devices_in_use() {
   std::vector<Device> d;
   for (const Backend b : {Backend::cpu, Backend::cuda})
     for (int8_t i = 0; has_device({b, i}); ++i)
-      if (runtime_of({b, i}).in_use(i)) d.push_back({b, i});
+      if (detail::runtime_of({b, i}).in_use(i)) d.push_back({b, i});
   return d;
 }
 // Merges logs into a profile.
@@ -315,7 +315,7 @@ class Collector {
 void start_device(State& s) {
   if (!has_device(Device::cuda())) return;
   try {
-    s.device = runtime_of(Device::cuda()).profiler();
+    s.device = detail::runtime_of(Device::cuda()).profiler();
   } catch (const Error& e) {
     s.notes.push_back(fmt::format("kernels of the GPU are missing: {}", e.what()));
   }

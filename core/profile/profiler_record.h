@@ -20,9 +20,6 @@ void note_memory(Device, int64_t bytes) noexcept;
 void note_kernel(std::string_view name, int64_t begin) noexcept;
 void note_call(std::string_view name, int64_t begin) noexcept;
 
-// The path `inner` in `outer`; null: empty.
-const Scope* joined_path(const Scope* outer, const Scope* inner);
-
 // Passes ranges to tools (NVTX) in their thread.
 struct RangeListener {
   void (*begin)(const char* name);

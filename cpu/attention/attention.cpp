@@ -112,7 +112,7 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
 void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   const Sequences sequences(op.o, in, in.subspan(3), c.op);
   const int64_t heads = in[0].size(1), blocks = (in[0].size(2) + kQueries - 1) / kQueries;
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     parallel_for(in[0].size(0) * heads * blocks, [&](int64_t t) {
       const int64_t b = t / blocks / heads;
       // The last blocks see the most keys: they run first.
@@ -335,7 +335,7 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
   const Sequences sequences(op.o, in, in.subspan(6), c.op);
   const Parts parts(in[0], in[1]);
   const int64_t heads = in[1].size(1), tk = in[1].size(2), n = parts.number;
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const int64_t hs = in[0].size(3), ld = whole_vectors<C>(hs), group = heads ? in[0].size(1) / heads : 0;
     const int64_t rows = in[0].size(2), of_head = rows * ld, of_part = group * of_head;

@@ -57,7 +57,8 @@ void through_wide(const Buf& in, const Buf& out) {
 }
 void cast(const op::Cast&, Bufs in, Bufs out, Context&) {
   const DType from = in[0].dtype(), to = out[0].dtype();
-  if (from == to) return visit_size(to, [&]<class T>() { copy_elements(in[0], out[0].raw<T>(), out[0].strides()); });
+  if (from == to)
+    return kernel::visit_size(to, [&]<class T>() { copy_elements(in[0], out[0].raw<T>(), out[0].strides()); });
   if (from == DType::f32 && to == DType::bf16) return direct<float, bf16>(in[0], out[0]);
   if (from == DType::bf16 && to == DType::f32) return direct<bf16, float>(in[0], out[0]);
   if (from == DType::f32 && to == DType::f64) return direct<float, double>(in[0], out[0]);

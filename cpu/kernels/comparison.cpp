@@ -10,7 +10,7 @@ namespace {
 template <class F, class G> void visit_compared(DType d, G&& g) {
   if constexpr (F::kBools)
     if (d == DType::boolean) return g.template operator()<uint8_t>();
-  is_index(d) ? visit_index(d, g) : visit_computed(d, g);
+  is_index(d) ? kernel::visit_index(d, g) : visit_computed(d, g);
 }
 template <class F> void compare(const op::Compare<F>&, Bufs in, Bufs out, Context&) {
   visit_compared<F>(in[0].dtype(),
@@ -24,8 +24,8 @@ template <class F> void compare_scalar(const op::CompareScalar<F>& op, Bufs in, 
 }
 
 void where(const op::Where&, Bufs in, Bufs out, Context&) {
-  visit_size(out[0].dtype(),
-             [&]<class U>() { map<U, uint8_t, U, U>(in, out, [](uint8_t c, U x, U y) { return c ? x : y; }); });
+  kernel::visit_size(out[0].dtype(),
+                     [&]<class U>() { map<U, uint8_t, U, U>(in, out, [](uint8_t c, U x, U y) { return c ? x : y; }); });
 }
 void masked_fill(const op::MaskedFill& op, Bufs in, Bufs out, Context&) {
   uint64_t bytes = 0;
@@ -33,7 +33,7 @@ void masked_fill(const op::MaskedFill& op, Bufs in, Bufs out, Context&) {
     const T value = T(compute_t<T>(op.value));
     std::memcpy(&bytes, &value, sizeof value);
   });
-  visit_size(out[0].dtype(), [&]<class U>() {
+  kernel::visit_size(out[0].dtype(), [&]<class U>() {
     U value;
     std::memcpy(&value, &bytes, sizeof value);
     map<U, U, uint8_t>(in, out, [value](U x, uint8_t masked) { return masked ? value : x; });
@@ -54,7 +54,7 @@ void clamp(const op::Clamp& op, Bufs in, Bufs out, Context&) {
     map<T, T>(in, out, [b](T x) { return op::ClampFn::f(x, b.min, b.max); });
   };
   const DType d = out[0].dtype();
-  is_index(d) ? visit_index(d, run) : visit_computed(d, run);
+  is_index(d) ? kernel::visit_index(d, run) : visit_computed(d, run);
 }
 void clamp_grad(const op::ClampGrad& op, Bufs in, Bufs out, Context&) {
   visit_computed(out[0].dtype(), [&]<class T>() {

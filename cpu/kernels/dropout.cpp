@@ -86,7 +86,7 @@ void dropout(const op::Dropout& op, Bufs in, Bufs out, Context&) {
   const Stream stream(op.rng);
   // uniform(word) < p, in whole multiples of 2^-24.
   const auto limit = int32_t(std::ceil(op.p * 0x1p24));
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const auto scale = C(1 / (1 - op.p));
     T* y = out[0].data<T>();

@@ -21,7 +21,7 @@ template <class C, class T> C score(int64_t n, const T* x, const T* s) {
 void fragment_weights(const op::FragmentWeights&, Bufs in, Bufs out, Context&) {
   const int64_t f = in[1].size(0), d = in[1].size(1), rows = out[0].numel() / f;
   if (out[0].numel() == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const T *x = in[0].data<T>(), *s = in[1].data<T>();
     std::atomic<int64_t> bad = rows;
@@ -62,7 +62,7 @@ void index_matmul(const op::IndexMatmul& op, Bufs in, Bufs out, Context&) {
       throw tg::kernel::index_outside(op::IndexMatmul::kName, index[i], {int64_t(i)}, *in[2].layout, 0, matrices);
   if (to.numel() == 0) return;
   const std::vector<int64_t> order = grouped(index);
-  visit_float(to.dtype(), [&]<class T>() {
+  kernel::visit_float(to.dtype(), [&]<class T>() {
     T* const y = to.data<T>();
     for (size_t i = 0, end; i < order.size(); i = end) {
       const int64_t matrix = index[size_t(order[i])];

@@ -84,7 +84,7 @@ void block(const op::Lora& op, const Sizes& s, int64_t first, int64_t n, const R
 
 void lora(const op::Lora& op, Bufs in, Bufs out, Context&) {
   const Sizes s{out[1].size(0), in[1].size(0), in[1].size(1), in[2].size(1)};
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     const Rows<T> x(in[0]);
     const Matrix<T> a(in[1]), b(in[2]);
     std::optional<Rows<T>> base;

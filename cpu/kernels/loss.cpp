@@ -33,7 +33,7 @@ void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context&) {
   const int64_t n = in[0].shape().back();
   const Targets targets(op.o, in[1], n);
   const auto rows = int64_t(targets.ids.size());
-  visit_float(in[0].dtype(), [&]<class T>() {
+  kernel::visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Rows<T> x(in[0]);
     const C s = C(op.o.label_smoothing);
@@ -70,7 +70,7 @@ void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Conte
   const int64_t n = in[0].shape().back();
   const Targets targets(op.o, in[1], n);
   const auto rows = int64_t(targets.ids.size());
-  visit_float(in[0].dtype(), [&]<class T>() {
+  kernel::visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Rows<T> x(in[0]);
     const C s = C(op.o.label_smoothing), even = n ? s / C(n) : C(0);
@@ -98,7 +98,7 @@ void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Conte
 }
 void mse_loss(const op::MseLoss& op, Bufs in, Bufs out, Context&) {
   constexpr int64_t kChunk = 4096;  // elements of a partial sum
-  visit_float(in[0].dtype(), [&]<class T>() {
+  kernel::visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     std::vector<T> x_copy, t_copy;
     const T *x = contiguous_data(in[0], x_copy), *t = contiguous_data(in[1], t_copy);

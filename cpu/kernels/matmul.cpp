@@ -20,7 +20,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
   const size_t nd = s.size();
   const int64_t m = s[nd - 2], n = s[nd - 1];
   const int64_t k = in[0].shape()[in[0].shape().size() - 1 - size_t(op.o.trans_a)];
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     const auto matrix = [](const Buf& x, int64_t at, bool trans) {
       const size_t d = x.strides().size();
       const MatView<T> v{x.data<T>() + at, x.strides()[d - 2], x.strides()[d - 1]};
@@ -99,12 +99,12 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
               {.finish = bias ? &finish_row : nullptr});
 }
 void linear(const op::Linear& op, Bufs in, Bufs out, Context&) {
-  if (out[0].numel() > 0) visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.precision, in, out[0]); });
+  if (out[0].numel() > 0) kernel::visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.precision, in, out[0]); });
 }
 // The activation's own kernel: compilers may round another loop over F differently.
 template <class F> void linear_activation(const op::LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.precision, in, out[0]); });
+  kernel::visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.precision, in, out[0]); });
   stateless<op::Unary<F>>()->run(out, out, c);
 }
 TG_STRIDED_KERNELS(op::ActivationFns, op::LinearActivation, cpu, linear_activation);

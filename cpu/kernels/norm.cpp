@@ -232,7 +232,7 @@ template <class T, class B> struct Backward {
 
 template <class F> void visit_dtypes(DType stream, DType branch, F&& f) {
   if (stream != branch) return f.template operator()<float, bf16>();
-  visit_float(stream, [&]<class T>() { f.template operator()<T, T>(); });
+  kernel::visit_float(stream, [&]<class T>() { f.template operator()<T, T>(); });
 }
 template <class Op> void norm(const Op& op, Bufs in, Bufs out, Context&) {
   visit_dtypes(in[0].dtype(), op.to,

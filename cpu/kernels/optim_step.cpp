@@ -61,7 +61,8 @@ void square_sums(const op::SquareSums&, Bufs in, Bufs out, Context&) {
   parallel_for(int64_t(tiles.size()), [&](int64_t t) {
     const Tile& tile = tiles[size_t(t)];
     const Buf& x = in[tile.tensor];
-    visit_float(x.dtype(), [&]<class T>() { sums[t] = square_sum<T>(x, walks[tile.tensor], tile.begin, tile.end); });
+    kernel::visit_float(x.dtype(),
+                        [&]<class T>() { sums[t] = square_sum<T>(x, walks[tile.tensor], tile.begin, tile.end); });
   });
 }
 void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context&) {
@@ -238,7 +239,8 @@ template <class Op> void keep_rest(const Op& op, Bufs in, Bufs out) {
   const size_t copies = out.size() - op.copied.size(), low = copies - op.split.size();
   for (size_t k = 0; k < copies; ++k) {
     if ((k < low && k >= op.first.size()) || in[k].bytes == out[k].bytes) continue;
-    visit_size(out[k].dtype(), [&]<class T>() { copy_elements(in[k], out[k].template raw<T>(), out[k].strides()); });
+    kernel::visit_size(out[k].dtype(),
+                       [&]<class T>() { copy_elements(in[k], out[k].template raw<T>(), out[k].strides()); });
   }
 }
 void adamw_step(const op::AdamWStep& op, Bufs all_in, Bufs all_out, Context&) {

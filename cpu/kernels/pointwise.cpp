@@ -4,7 +4,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 template <class F, class G> void visit_taken(DType d, G&& g) {
   if constexpr (op::takes_integers<F>)
-    if (is_index(d)) return visit_index(d, g);
+    if (is_index(d)) return kernel::visit_index(d, g);
   visit_computed(d, g);
 }
 template <class F> void binary(const op::Binary<F>&, Bufs in, Bufs out, Context&) {

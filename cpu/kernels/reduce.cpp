@@ -258,14 +258,14 @@ template <class T> Elements<T> elements(uint8_t dims, const Buf& in) {
 
 void sum(const op::Sum& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() == 0) return;
-  visit_number(out[0].dtype(), [&]<class T>() {
+  kernel::visit_number(out[0].dtype(), [&]<class T>() {
     const Elements<T> e = elements<T>(op.dims, in[0]);
     reduce(Add<T>{e.x, out[0].data<T>()}, e.z);
   });
 }
 void var(const op::Var& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     using A = Acc<T>;
     std::vector<A> means(size_t(out[0].numel()));
     const Elements<T> e = elements<T>(op.dims, in[0]);
@@ -275,7 +275,7 @@ void var(const op::Var& op, Bufs in, Bufs out, Context&) {
 }
 template <bool kLargest> void extremum(const op::Extremum<kLargest>& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() == 0) return;
-  visit_number(out[0].dtype(), [&]<class T>() {
+  kernel::visit_number(out[0].dtype(), [&]<class T>() {
     const Elements<T> e = elements<T>(op.dims, in[0]);
     reduce(Best<T, kLargest>{e.x, out[0].data<T>()}, e.z);
   });
@@ -283,7 +283,7 @@ template <bool kLargest> void extremum(const op::Extremum<kLargest>& op, Bufs in
 void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &dx = out[0];
   if (x.numel() == 0) return;
-  visit_float(dx.dtype(), [&]<class T>() {
+  kernel::visit_float(dx.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     std::vector<T> y_copy, dy_copy;
     const T *y = contiguous_data(in[1], y_copy), *dy = contiguous_data(in[2], dy_copy);

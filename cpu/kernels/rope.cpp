@@ -43,7 +43,7 @@ template <class T, class F> void for_rows(const Buf& in, const Layout& from, con
   });
 }
 void rope(const op::Rope& op, Bufs in, Bufs out, Context&) {
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     if (out[0].numel() == 0) return;
     const Layout from = op.rotated(*in[0].layout), to = op.rotated(*out[0].layout);
     const int64_t hs = to.shape.back(), positions = to.shape[to.shape.size() - 2];

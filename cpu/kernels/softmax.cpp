@@ -13,7 +13,7 @@ thread_local Scratch t_rows;
 void softmax(const op::Softmax&, Bufs in, Bufs out, Context&) {
   const int64_t n = out[0].shape().back(), total = out[0].numel();
   if (total == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Rows<T> x(in[0]);
     for_row_tiles(total / n, n, [&](int64_t begin, int64_t end) {

@@ -75,7 +75,7 @@ void cumsum(const op::Cumsum& op, Bufs in, Bufs out, Context&) {
   for (size_t d = 0; d < op.dim; ++d) outer *= s[d];
   for (size_t d = op.dim + 1; d < s.size(); ++d) inner *= s[d];
   const Order order{s[op.dim], op.reverse};
-  visit_number(out[0].dtype(), [&]<class T>() {
+  kernel::visit_number(out[0].dtype(), [&]<class T>() {
     std::vector<T> copy;
     const T* x = contiguous_data(in[0], copy);
     T* y = out[0].data<T>();

@@ -20,7 +20,7 @@ void arange(const op::Arange& op, Bufs, Bufs out, Context&) {
 // Drawn in f32, then converted.
 template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs out, Context&) {
   const auto a = float(op.a), b = float(op.b);
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
     const tg::detail::DrawnRange<T> inside(op.a, op.b);
     parallel_for(out[0].numel(), kGrain, [&](int64_t begin, int64_t end) {

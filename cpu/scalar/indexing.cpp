@@ -52,7 +52,8 @@ struct Pick {
   }
   bool operator()() const {  // one instance per element size
     bool ok = true;
-    visit_index(index.dtype(), [&]<class I>() { visit_size(y.dtype(), [&]<class T>() { ok = run<T, I>(); }); });
+    kernel::visit_index(index.dtype(),
+                        [&]<class I>() { kernel::visit_size(y.dtype(), [&]<class T>() { ok = run<T, I>(); }); });
     return ok;
   }
 };
@@ -141,7 +142,8 @@ template <class T> bool add_at(const Buf* x, const Buf& index, const Buf& src, c
           n, sums + at[0], [](A v) { return v; }, RowOperand<T>(x->data<T>() + at[1], step[1]));
     });
   bool ok = true;
-  visit_index(index.dtype(), [&]<class I>() { ok = add_lines<A, T, I>(index, src, sums, strides, dim, y.size(dim)); });
+  kernel::visit_index(index.dtype(),
+                      [&]<class I>() { ok = add_lines<A, T, I>(index, src, sums, strides, dim, y.size(dim)); });
   if constexpr (!std::is_same_v<T, A>)
     for_rows<1>(all, {Strides{1}}, [&](int64_t n, const auto& at, const auto&) {
       map_row(
@@ -151,7 +153,7 @@ template <class T> bool add_at(const Buf* x, const Buf& index, const Buf& src, c
 }
 void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context&) {
   bool ok = true;
-  visit_number(out[0].dtype(), [&]<class T>() { ok = add_at<T>(&in[0], in[1], in[2], out[0], op.dim); });
+  kernel::visit_number(out[0].dtype(), [&]<class T>() { ok = add_at<T>(&in[0], in[1], in[2], out[0], op.dim); });
   if (!ok) check_inside(op, in[1], op.dim, out[0].size(op.dim));
 }
 
@@ -170,7 +172,7 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
     each.strides = Strides::filled(each.shape.size(), 0);
     each.strides[op.dim] = in[0].strides()[0];
     const Buf index{&each, in[0].bytes};
-    visit_float(out[0].dtype(), [&]<class T>() { add_at<T>(nullptr, index, in[1], out[0], op.dim); });
+    kernel::visit_float(out[0].dtype(), [&]<class T>() { add_at<T>(nullptr, index, in[1], out[0], op.dim); });
     return;
   }
   // Tokens with id v: order[first[v] .. first[v + 1]).
@@ -179,7 +181,7 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
   for (size_t v = 0; v < size_t(op.size); ++v) first[v + 1] += first[v];
   auto next = first;
   for (size_t i = 0; i < ids.size(); ++i) order[size_t(next[size_t(ids[i])]++)] = int64_t(i);
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     if (add && out[0].bytes != in[2].bytes) copy_elements(in[2], out[0].data<T>(), dense(s));
     std::vector<T> copy;
@@ -213,7 +215,7 @@ void slice_update(const op::SliceUpdate& op, Bufs in, Bufs out, Context&) {
   for (size_t i = 0; i < starts.size(); ++i)
     if (starts[i] < 0 || starts[i] > size - n)
       throw tg::kernel::slice_outside(op.name(), starts[i], int64_t(i), n, op.dim, size);
-  visit_size(y.dtype(), [&]<class Bits>() {
+  kernel::visit_size(y.dtype(), [&]<class Bits>() {
     if (y.bytes != x.bytes) copy_elements(x, y.raw<Bits>(), y.strides());
     Layout part = *update.layout;
     if (!in[2].shape().empty()) part.shape[0] = 1;

@@ -28,7 +28,7 @@ template <class T, class F> void for_each_row(const Buf& x, size_t dim, F&& f) {
 
 void argmax(const op::ArgMax& op, Bufs in, Bufs out, Context&) {
   const int64_t n = in[0].size(op.dim), step = in[0].strides()[op.dim];
-  visit_number(in[0].dtype(), [&]<class T>() {
+  kernel::visit_number(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     for_each_row<T>(in[0], op.dim, [&, y = out[0].data<int64_t>()](int64_t row, const T* p) {
       const C best = step == 1 ? lane_max<C>(n, [p](int64_t i) { return C(p[i]); })
@@ -43,7 +43,7 @@ void argmax(const op::ArgMax& op, Bufs in, Bufs out, Context&) {
 void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context&) {
   const size_t last = in[0].shape().size() - 1;
   const int64_t n = in[0].size(last), step = in[0].strides()[last];
-  visit_float(in[0].dtype(), [&]<class T>() {
+  kernel::visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     for_each_row<T>(in[0], last, [&](int64_t row, const T* p) {
       thread_local std::vector<int64_t> order;
@@ -64,7 +64,7 @@ void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context&) {
 void argsort(const op::ArgSort& op, Bufs in, Bufs out, Context&) {
   const size_t last = in[0].shape().size() - 1;
   const int64_t n = in[0].size(last), step = in[0].strides()[last];
-  visit_number(in[0].dtype(), [&]<class T>() {
+  kernel::visit_number(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     for_each_row<T>(in[0], last, [&](int64_t row, const T* p) {
       thread_local std::vector<C> x;

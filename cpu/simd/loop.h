@@ -94,7 +94,7 @@ template <class To, class From> std::vector<To> flat(const Buf& b) {
 }
 inline std::vector<int64_t> flat_indices(const Buf& b) {
   std::vector<int64_t> v;
-  visit_index(b.dtype(), [&]<class I>() { v = flat<int64_t, I>(b); });
+  kernel::visit_index(b.dtype(), [&]<class I>() { v = flat<int64_t, I>(b); });
   return v;
 }
 // Copies the elements of `from` to `to`, with `strides` over the same shape.

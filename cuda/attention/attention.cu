@@ -89,7 +89,7 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   if (z.batch * z.heads * z.tq == 0) return;
   const Spans spans(op.o, z, in.subspan(3), c);
   z.spans = spans.get();
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     AttentionArgs<T> a{z,
                        Heads<const T>(in[0]),
                        Heads<const T>(in[1]),
@@ -155,7 +155,7 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
   if (z.batch * z.key_heads * z.hs == 0) return;
   const Spans spans(op.o, z, in.subspan(6), c);
   z.spans = spans.get();
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const int64_t rows = z.batch * z.heads * z.tq;
     const Scratch scratch(c, size_t(rows) * sizeof(C));

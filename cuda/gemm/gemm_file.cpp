@@ -46,7 +46,7 @@ MatmulPrecision precision_from(const std::string& name) {
 }
 GemmKey key_from(const Json& j) {
   GemmKey k;
-  k.dtype = dtype_from_name(j.at("dtype").get<std::string>());
+  k.dtype = tg::detail::dtype_from_name(j.at("dtype").get<std::string>());
   k.products = precision_from(j.at("precision").get<std::string>());
   int64_t* const sizes[] = {&k.m, &k.n, &k.k, &k.batch};
   int64_t* const lds[] = {&k.lda, &k.ldb, &k.ldd};

@@ -24,7 +24,7 @@ struct HoldsWithNumber {
 };
 template <class G> void visit_compared(DType d, G&& g) {
   if (d == DType::boolean) return g.template operator()<uint8_t>();
-  is_index(d) ? visit_index(d, g) : visit_computed(d, g);
+  is_index(d) ? kernel::visit_index(d, g) : visit_computed(d, g);
 }
 void compare_by(uint8_t cases, Bufs in, Bufs out, Context& c) {
   visit_compared(in[0].dtype(), [&]<class T>() { map<Holds, uint8_t, T, T>(c, in, out[0], {{}, {}, cases}); });
@@ -48,7 +48,7 @@ struct Cover {
   }
 };
 void where(const op::Where&, Bufs in, Bufs out, Context& c) {
-  visit_size(out[0].dtype(), [&]<class U>() { map<Pick, U, uint8_t, U, U>(c, in, out[0]); });
+  kernel::visit_size(out[0].dtype(), [&]<class U>() { map<Pick, U, uint8_t, U, U>(c, in, out[0]); });
 }
 void masked_fill(const op::MaskedFill& op, Bufs in, Bufs out, Context& c) {
   visit_bits(out[0].dtype(), op.value, [&]<class U>(U value) {
@@ -74,7 +74,7 @@ struct Passed {
 void clamp(const op::Clamp& op, Bufs in, Bufs out, Context& c) {
   const auto run = [&]<class T>() { map<Clamped, T, T>(c, in, out[0], bounds_of<T>(op.o)); };
   const DType d = out[0].dtype();
-  is_index(d) ? visit_index(d, run) : visit_computed(d, run);
+  is_index(d) ? kernel::visit_index(d, run) : visit_computed(d, run);
 }
 void clamp_grad(const op::ClampGrad& op, Bufs in, Bufs out, Context& c) {
   visit_computed(out[0].dtype(), [&]<class T>() { map<Passed, T, T, T>(c, in, out[0], bounds_of<T>(op.o)); });

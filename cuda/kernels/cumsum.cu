@@ -104,7 +104,7 @@ void cumsum(const op::Cumsum& op, Bufs in, Bufs out, Context& c) {
   int64_t outer = 1, inner = 1;
   for (size_t d = 0; d < op.dim; ++d) outer *= s[d];
   for (size_t d = op.dim + 1; d < s.size(); ++d) inner *= s[d];
-  visit_number(out[0].dtype(), [&]<class T>() {
+  kernel::visit_number(out[0].dtype(), [&]<class T>() {
     scan<T>(c, Dense<T>(c, in[0]), out[0].data<T>(), outer, s[op.dim], inner, op.reverse);
   });
 }

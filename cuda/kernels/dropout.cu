@@ -49,7 +49,7 @@ void dropout(const op::Dropout& op, Bufs in, Bufs out, Context& c) {
   // uniform(word) < p, in units of 2^-24.
   const auto limit = int32_t(std::ceil(op.p * 0x1p24));
   const StepValue<Rng> state(op, [](const op::Dropout& now) { return now.rng; });
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     constexpr int V = std::max(4, kVec<T>);
     const T* x = in[0].data<T>();
     T* y = out[0].data<T>();

@@ -80,7 +80,7 @@ template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs ou
   const bool uniform = D == op::Distribution::uniform;
   const float scale = uniform ? float(op.b) - float(op.a) : float(op.b), shift = float(op.a);
   const StepValue<Rng> state(op, [](const op::Random<D>& now) { return now.rng; });
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
     launch(c, random_values<T, D>, blocks_for(c, (n + 3) / 4, kThreads), kThreads, 0, state, scale, shift,
            tg::detail::below_of(float(op.a), float(op.b)), tg::detail::DrawnRange<T>(op.a, op.b), aligned16(y), n, y);

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
 void fragment_weights(const op::FragmentWeights&, Bufs in, Bufs out, Context& c) {
   const int64_t f = in[1].size(0), d = in[1].size(1), rows = out[0].numel() / f;
   if (out[0].numel() == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const T *x = in[0].data<T>(), *s = in[1].data<T>();
     const Scratch scores(c, size_t(rows * f) * sizeof(C));
@@ -70,7 +70,7 @@ void index_matmul(const op::IndexMatmul& op, Bufs in, Bufs out, Context& c) {
   const int64_t count = b.size(0), step = b.size(1) * b.size(2);
   const NamedMatrices named{Ids(first_element(index), index.dtype()), count, step,
                             IndexCheck(c, {outside_matrices, c.op, *index.layout, 0, count})};
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     multiply_named(c,
                    SmallM<T>{a.data<T>(), a.size(0), a.size(1), b.data<T>(), out[0].size(1), a.size(1), b.size(2),
                              nullptr, out[0].data<T>()},

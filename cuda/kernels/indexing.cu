@@ -209,7 +209,7 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
     launch(c, index_find_runs, blocks, kThreads, 0, pairs.data(), m, bits.position, op.size, runs.as<Run>());
   }
   if (dx.numel() == 0) return;
-  visit_float(dx.dtype(), [&]<class T>() {
+  kernel::visit_float(dx.dtype(), [&]<class T>() {
     const Dense<T> from(c, dy);
     const bool add = in.size() > 2;
     if (add) copy_to<T>(c, in[2], dx);
@@ -324,7 +324,7 @@ void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context& c) {
   const Buf &index = in[1], &src = in[2];
   const IndexCheck check = check_of(c, index, op.dim, out[0].size(op.dim));
   const PairBits bits(uint64_t(out[0].numel()), uint64_t(src.numel()));
-  visit_number(out[0].dtype(), [&]<class T>() {
+  kernel::visit_number(out[0].dtype(), [&]<class T>() {
     if (src.numel() == 0) return copy_to<T>(c, in[0], out[0]);
     const int64_t n = src.size(op.dim);
     const bool by_lines = n <= kShort || src.numel() / n >= kManyLines || !bits.fit();
@@ -359,7 +359,7 @@ void slice_update(const op::SliceUpdate& op, Bufs in, Bufs out, Context& c) {
   if (!start.shape().empty()) start_strides[0] = start.strides()[0];
   const IndexSite site{outside_slices, c.op, *start.layout, op.dim, y.size(op.dim) - slices + 1, slices};
   const IndexCheck check(c, site);
-  visit_number(y.dtype(), [&]<class T>() {
+  kernel::visit_number(y.dtype(), [&]<class T>() {
     copy_to<T>(c, in[0], y);
     if (n == 0) return;
     launch(c, index_write_slices<T>, blocks_for(c, n, kThreads), kThreads, 0, update.data<T>(), ids_of(start),

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, kRows == 1 ? 4 : 2)
 
 void lora(const op::Lora& op, Bufs in, Bufs out, Context& c) {
   const Sizes s{out[1].size(0), in[1].size(0), in[1].size(1), in[2].size(1)};
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Dense<T> x(c, in[0]), a(c, in[1]), b(c, in[2]);
     std::optional<Dense<T>> base;

@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kReduceThreads)
 
 void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context& c) {
   const IndexSite site{no_class, c.op, *in[1].layout, 0, in[0].shape().back(), op.o.ignore_index};
-  visit_float(in[0].dtype(), [&]<class T>() {
+  kernel::visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const int64_t n = in[0].shape().back(), rows = in[1].numel();
     const Dense<T> x(c, in[0]);
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_grad_rows(GradOf<T> o,
 void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   const IndexSite site{no_class, c.op, *in[1].layout, 0, in[0].shape().back(), op.o.ignore_index};
-  visit_float(in[0].dtype(), [&]<class T>() {
+  kernel::visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const int64_t n = in[0].shape().back(), rows = in[1].numel();
     const Dense<T> x(c, in[0]);
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kReduceThreads) mse_finish(const double* part,
   if (threadIdx.x == 0) *y = C(sum / divisor);
 }
 void mse_loss(const op::MseLoss& op, Bufs in, Bufs out, Context& c) {
-  visit_float(in[0].dtype(), [&]<class T>() {
+  kernel::visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Dense<T> x(c, in[0]), t(c, in[1]);
     if (op.reduction == Reduction::none) {

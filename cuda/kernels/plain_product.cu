@@ -66,7 +66,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) repeat_row(Gemm g
 }  // namespace
 
 void fill_rows(const Context& c, const Gemm& g, int64_t ldd) {
-  visit_float(g.dtype, [&]<class T>() {
+  kernel::visit_float(g.dtype, [&]<class T>() {
     launch(c, repeat_row<T>, blocks_for(c, g.batch * g.m * g.n, kThreads), kThreads, 0, g, ldd);
   });
 }
@@ -76,7 +76,7 @@ void plain_product(const Context& c, const Gemm& g, int64_t ldd, bool accumulate
     launch(c, multiply_plainly<In, Out>, blocks_for(c, tiles, 1), kThreads, 0, g, ldd, accumulate);
   };
   if (g.dtype == DType::i8) return run.template operator()<int8_t, int32_t>();
-  visit_float(g.dtype, [&]<class T>() { run.template operator()<T, T>(); });
+  kernel::visit_float(g.dtype, [&]<class T>() { run.template operator()<T, T>(); });
 }
 
 }  // namespace tg::cuda

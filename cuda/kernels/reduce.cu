@@ -123,18 +123,18 @@ struct Share {
 Reduced split(uint8_t dims, const Buf& x) { return split(dims, x.shape(), x.strides()); }
 
 void sum(const op::Sum& op, Bufs in, Bufs out, Context& c) {
-  visit_number(out[0].dtype(),
-               [&]<class T>() { reduce(c, Add<T>{out[0].data<T>()}, in[0].data<T>(), split(op.dims, in[0])); });
+  kernel::visit_number(out[0].dtype(),
+                       [&]<class T>() { reduce(c, Add<T>{out[0].data<T>()}, in[0].data<T>(), split(op.dims, in[0])); });
 }
 template <bool kLargest> void extremum(const op::Extremum<kLargest>& op, Bufs in, Bufs out, Context& c) {
-  visit_number(out[0].dtype(), [&]<class T>() {
+  kernel::visit_number(out[0].dtype(), [&]<class T>() {
     reduce(c, Best<T>{kLargest, out[0].data<T>()}, in[0].data<T>(), split(op.dims, in[0]));
   });
 }
 void var(const op::Var& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   const Reduced z = split(op.dims, in[0]);
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     using A = Acc<T>;
     const Scratch means(c, size_t(z.outputs) * sizeof(A));
     T *x = in[0].data<T>(), *y = out[0].data<T>();
@@ -155,7 +155,7 @@ void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context& c) {
   Layout repeated_count = repeated;
   repeated_count.dtype = DType::i64;
   const Scratch count(c, size_t(z.outputs) * sizeof(int64_t));
-  visit_float(dx.dtype(), [&]<class T>() {
+  kernel::visit_float(dx.dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Dense<T> y(c, in[1]), dy(c, in[2]);
     const T *best = y, *slope = dy;

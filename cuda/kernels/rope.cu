@@ -106,7 +106,7 @@ template <int V> bool in_groups(const Rows& rows, const void* x, const void* y) 
 
 void rope(const op::Rope& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     const Layout to = op.rotated(*out[0].layout);
     const size_t last = to.shape.size() - 1;

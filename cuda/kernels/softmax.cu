@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(S::kBlock)
 template <bool kLog> void forward(const Context& c, const Buf& in, const Buf& out) {
   const int64_t n = out.shape().back(), total = out.numel();
   if (total == 0) return;
-  visit_float(out.dtype(), [&]<class T>() {
+  kernel::visit_float(out.dtype(), [&]<class T>() {
     const Dense<T> copied(c, in);
     const T* x = copied;
     T* y = out.data<T>();
@@ -118,7 +118,7 @@ template <bool kLog> void forward(const Context& c, const Buf& in, const Buf& ou
 template <bool kLog> void backward(const Context& c, Bufs in, const Buf& out) {
   const int64_t n = out.shape().back(), total = out.numel();
   if (total == 0) return;
-  visit_float(out.dtype(), [&]<class T>() {
+  kernel::visit_float(out.dtype(), [&]<class T>() {
     const Dense<T> out_copied(c, in[0]), grad_copied(c, in[1]);
     const T *y = out_copied, *dy = grad_copied;
     T* dx = out.data<T>();

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, kCtas<T>)
 void swiglu(const op::Swiglu&, Bufs in, Bufs out, Context& c) {
   const int64_t n = out[0].numel(), f = out[0].shape().back();
   if (n == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     constexpr int V = kVec<T>;
     const Dense<T> x(c, in[0]);
     T* y = out[0].data<T>();
@@ -65,7 +65,7 @@ void swiglu(const op::Swiglu&, Bufs in, Bufs out, Context& c) {
 void swiglu_grad(const op::SwigluGrad&, Bufs in, Bufs out, Context& c) {
   const int64_t n = in[1].numel(), f = in[1].shape().back();
   if (n == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() {
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
     constexpr int V = kVec<T>;
     const Dense<T> x(c, in[0]), dy(c, in[1]);
     T* dx = out[0].data<T>();

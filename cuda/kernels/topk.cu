@@ -69,7 +69,7 @@ void argmax(const op::ArgMax& op, Bufs in, Bufs out, Context& c) {
   Strides from = x.strides();
   from.erase(op.dim);
   const Strided<1> walk(y.shape(), {from});
-  visit_number(x.dtype(), [&]<class T>() {
+  kernel::visit_number(x.dtype(), [&]<class T>() {
     const auto start = [&](auto kernel, unsigned blocks, int threads) {
       launch(c, kernel, blocks, threads, 0, x.data<T>(), walk, rows, n, step, y.data<int64_t>());
     };
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kThreads)
 void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context& c) {
   const int64_t n = in[0].shape().back(), rows = in[0].numel() / n;
   if (rows == 0) return;
-  visit_float(in[0].dtype(), [&]<class T>() {
+  kernel::visit_float(in[0].dtype(), [&]<class T>() {
     const Dense<T> x(c, in[0]);
     const bool small = n <= kShortRow;
     launch(c, small ? select_topk<kSmall, T> : select_topk<kLarge, T>, blocks_for(c, rows, 1), small ? kSmall : kLarge,
@@ -254,7 +254,7 @@ void argsort(const op::ArgSort& op, Bufs in, Bufs out, Context& c) {
   const Positions p{bits.position};
   const unsigned blocks = blocks_for(c, n, kLarge);
   SortedPairs pairs(c, n, bits);
-  visit_number(in[0].dtype(), [&]<class T>() {
+  kernel::visit_number(in[0].dtype(), [&]<class T>() {
     constexpr int kBits = 8 * sizeof(T), kAll = 8 * sizeof(compute_t<T>);  // those of bf16 are the high ones
     const Dense<T> x(c, in[0]);
     for (int shift = kAll - kBits; shift < kAll; shift += 32) {

@@ -123,7 +123,7 @@ std::string_view call_name(std::unordered_map<uint32_t, std::string_view>& known
     std::string s = text ? text : fmt::format("call {}", id);
     if (const size_t v = s.rfind("_v"); v != std::string::npos && s.find_first_not_of("0123456789", v + 2) == s.npos)
       s.resize(v);  // cudaLaunchKernel_v7000
-    name = *intern(s);
+    name = *tg::detail::intern(s);
   }
   return name;
 }
@@ -140,7 +140,7 @@ template <class R> Profile::Copy copy_of(const R& r, Profile::Copy::Kind kind) {
 }
 void take(Arrived& a, const CUpti_ActivityKernel9& k) {
   const auto [name, fresh] = a.names.try_emplace(k.name ? k.name : "a kernel without a name");
-  if (fresh) name->second = *intern(demangled(name->first.c_str()));
+  if (fresh) name->second = *tg::detail::intern(demangled(name->first.c_str()));
   if (a.totals) return add_to(a.records.kernel_totals, name->second, int64_t(k.end - k.start));
   a.records.kernels.push_back({{.name = name->second,
                                 .device = Device::cuda(int(k.deviceId)),

@@ -77,7 +77,7 @@ Block* DeviceAllocator::take(size_t bytes, cudaStream_t stream, Lock& lock) {
   if (!b) b = grow(bytes, stream, lock);
   b->asked = bytes;
   b->op = running().op;
-  b->scope = running().scope ? running().scope : current_scope();
+  b->scope = running().scope ? running().scope : tg::detail::current_scope();
   b->label = nullptr;
   if (detail::profiling()) [[unlikely]]
     detail::note_memory(Device::cuda(device_), int64_t(bytes));

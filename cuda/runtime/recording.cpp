@@ -40,7 +40,7 @@ class StepValues {
     return true;
   }
   void send() {
-    BackendRuntime& runtime = runtime_of(Device::cuda(device_));
+    BackendRuntime& runtime = tg::detail::runtime_of(Device::cuda(device_));
     for (Block& b : blocks_)
       if (std::exchange(b.changed, false)) runtime.copy_from_host(device_, b.device, b.host.data(), b.host.size());
   }

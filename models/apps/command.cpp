@@ -161,7 +161,8 @@ std::string full_name(const CLI::App& app) {
   for (const std::string& word : rest) {
     if (word.starts_with("-")) break;
     std::string flag = flag_for(word, open);
-    if (flag.empty() && open("--arch") && (" " + model_preset_names() + ",").find(" " + word + ",") != word.npos)
+    if (flag.empty() && open("--arch") &&
+        (" " + detail::model_preset_names() + ",").find(" " + word + ",") != word.npos)
       flag = "--arch";
     for (const char* other : {"--model", "--prompt", "--data", "--in", "--train", "--out"})
       if (flag.empty() && open(other) && (other != std::string("--model") || word.find_first_of(" .") == word.npos))

@@ -78,7 +78,7 @@ std::vector<Pair> pairs_of(const CompareOptions& o) {
   const Device device = !o.device.empty()            ? Device::parse(o.device)
                         : has_device(Device::cuda()) ? Device::cuda()
                                                      : Device::cpu();
-  runtime_of(device);
+  detail::runtime_of(device);
   if (device != Device::cpu()) return {{{}, {.device = device}}, {{.device = device}, {.device = device}}};
   std::vector<Pair> pairs = {{{.weights = DType::f64}, {}}};
   if (num_threads() > 1) pairs.push_back({{.threads = 1}, {.threads = 2}});
@@ -99,11 +99,11 @@ Batch batch_of(const CompareOptions& o, const GptConfig& config) {
 int run(CompareOptions& o) {
   const std::vector<Pair> pairs = pairs_of(o);
   for (const auto& [reference, other] : pairs)
-    runtime_of(reference.device), runtime_of(other.device);  // fails before any work
+    detail::runtime_of(reference.device), detail::runtime_of(other.device);  // fails before any work
   const Subject s = subject_of(o, pairs);
   if (!o.json.empty())
     check_output("compare", "--json", o.json, "report of compare",
-                 [](std::string_view text) { return json_or_null(text).contains("comparisons"); });
+                 [](std::string_view text) { return detail::json_or_null(text).contains("comparisons"); });
   const Batch batch = batch_of(o, s.config);
   fmt::print("{}: {} parameters; a training step of {} x {} tokens, seed {}\n", s.name, s.parameters,
              batch.inputs.size(0), batch.inputs.size(1), o.seed);
@@ -126,7 +126,7 @@ int run(CompareOptions& o) {
 }
 void declare(Command& c, CompareOptions& o) {
   c.option("--model", "DIR", "what `train --out DIR` wrote", o.model);
-  c.option("--arch", "NAME", "a named model with new weights: " + model_preset_names(), o.arch);
+  c.option("--arch", "NAME", "a named model with new weights: " + detail::model_preset_names(), o.arch);
   c.option("--batch", "sequences of random tokens", o.batch);
   c.option("--context", "tokens of a sequence, 0: the model's context, at most 64", o.context);
   c.option("--seed", "of tokens, dropout and new weights", o.seed);

@@ -41,7 +41,7 @@ void write_logits(const std::string& path, const Gpt& model, const Batch& batch)
 }
 
 bool holds_logits(std::string_view text) {
-  const auto header = parse_safetensors(std::as_bytes(std::span(text)), "--logits");
+  const auto header = detail::parse_safetensors(std::as_bytes(std::span(text)), "--logits");
   return header.tensors.size() == 2 && header.tensors.contains("tokens") && header.tensors.contains("logits");
 }
 
@@ -59,7 +59,7 @@ int run(EvalOptions& o) {
   if (!o.logits.empty()) check_output("eval", "--logits", o.logits, "file of logits", holds_logits);
   const SequentialBatches windows(data.tokens, o.batch, window);
   fmt::print("data        {}: {}, each predicted from up to {} before it\n", printable(name_of_files(o.data)),
-             counted(data.tokens.size(), "token"), window);
+             detail::counted(data.tokens.size(), "token"), window);
   if (!o.logits.empty()) write_logits(o.logits, m.model, *windows.at(0));
   double loss = validation_loss(m.model, [&](int64_t i) { return windows.at(i); }, {.device = m.params.device()}).loss;
   if (std::isnan(loss)) loss = std::abs(loss);  // never "-nan"

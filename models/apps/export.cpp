@@ -26,7 +26,7 @@ void write_folder(const std::string& out, const LoadedModel& m, const ExportOpti
   else
     options.tokenizer = m.tokenizer.get();
   options.chat_template = chat_template_over(m, o.model, o.adapter);
-  (void)gpt_config_to_huggingface(m.model.config());  // throws before the folder exists
+  (void)detail::gpt_config_to_huggingface(m.model.config());  // throws before the folder exists
   write_new_folder(out, {}, [&](const std::string& folder) {
     save_huggingface(folder, m.model.config(), m.params, options);
     if (m.tokenizer) detail::save_ends(folder, ends_of(m, o.model, o.adapter), *m.tokenizer);
@@ -40,12 +40,12 @@ void write_gguf(const std::string& out, const LoadedModel& m, const ExportOption
                       .eos_tokens = ends_of(m, o.model, o.adapter)};
   if (const size_t n = options.eos_tokens.size(); n > 3)
     print_note("{} tokens end a text, and a GGUF file names three: pass the others as reverse prompts", n);
-  if (o.dtype != "same") options.type = gguf_type(o.dtype);
+  if (o.dtype != "same") options.type = detail::gguf_type(o.dtype);
   save_gguf(out, m.model.config(), m.params, options);
 }
 
 std::string base_of(const ExportOptions& o) {
-  const std::string base = o.base.empty() ? adapter_base(o.adapter).folder : o.base;
+  const std::string base = o.base.empty() ? detail::adapter_base(o.adapter).folder : o.base;
   TG_CHECK(!base.empty() && detail::path_exists(base + "/config.json"), value,
            "[export] '{}', the base of {} ({}), is no folder of a model. The order of its rows depends on that model. "
            "Pass its folder with --base.",
@@ -67,13 +67,13 @@ int run(ExportOptions& o) {
   const std::string out = new_output("export", o.out, gguf ? "file" : "folder");
   const std::string base = alone ? base_of(o) : o.model;
   LoadedModel m = load_model(base);
-  std::string what = fmt::format("a {}", name_of(family_of(m.model.config())));
+  std::string what = fmt::format("a {}", name_of(detail::family_of(m.model.config())));
   if (alone) {
     const Lora lora = adapted(o.adapter, m, base);
     save_gguf_adapter(out, m.model.config(), lora);
     if (lora.base_dtype() == DType::bf16)
       print_note("the adapter was trained over weights in bf16: export its model with --dtype bf16");
-    what = fmt::format("an adapter of {} over {}", counted(lora.params().numel(), "parameter"), what);
+    what = fmt::format("an adapter of {} over {}", detail::counted(lora.params().numel(), "parameter"), what);
   } else {
     if (!o.adapter.empty()) adapted(o.adapter, m, o.model).merge();
     (gguf ? write_gguf : write_folder)(out, m, o);

@@ -28,7 +28,7 @@ struct FinetuneOptions : TrainOptions {
 struct Base {
   std::string folder;
   LoadedModel loaded;
-  std::string weights = weights_hash(loaded.params);
+  std::string weights = detail::weights_hash(loaded.params);
   std::optional<Lora> lora = {};  // default: that of --adapter
 
   Base(const std::string& f, Device device, DType dtype) : folder(f), loaded(load_model(f, device, dtype)) {}
@@ -63,7 +63,7 @@ RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base)
   if (o.out.empty()) o.out = "adapter";
   check_separate("finetune", o.model, o.out);
   DType dtype = o.base_dtype == "bf16" ? DType::bf16 : DType::f32;
-  if (!o.adapter.empty() && o.base_dtype.empty()) dtype = adapter_base(o.adapter).dtype;
+  if (!o.adapter.empty() && o.base_dtype.empty()) dtype = detail::adapter_base(o.adapter).dtype;
   base.emplace(o.model, device, dtype);
   RunConfig of_model = run_from(base->of_data(), base->loaded.model.config());
   of_model.train.dtype = dtype;
@@ -88,7 +88,7 @@ RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base)
     lora.rslora = o.rslora;
     lora.seed = run.train.seed;
     if (!o.targets.empty()) lora.targets = o.targets;
-    lora_targets(base->loaded.model, lora);  // throws before reading data
+    detail::lora_targets(base->loaded.model, lora);  // throws before reading data
   }
   RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig& with) {
     RunData d = read_examples_or_data(base->of_data(o.adapter), files, with.data,
@@ -134,7 +134,7 @@ int run(FinetuneOptions& o) {
   std::optional<Base> found;
   RunSetup s = o.resume.empty() ? new_setup(o, device, found) : resumed_setup(o, device, found);
   Base& base = *found;
-  std::vector<std::string> files = adapter_files();
+  std::vector<std::string> files = detail::adapter_files();
   files.push_back("chat_template.jinja");
   const std::string chat = s.data.chat ? s.data.chat->text() : "";
   return run_training(o, s, device, [&]() -> TrainedModel {
@@ -148,15 +148,16 @@ int run(FinetuneOptions& o) {
                                  .base = base.weights,
                                  .folder = detail::absolute_path(base.folder),
                                  .chat_template = chat};
-    return {.model = base.loaded.model,
-            .params = lora.params(),
-            .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {})", base.loaded.params.numel(),
-                                 trained, lora.config().rank, counted(int64_t(lora.modules().size()), "module")),
-            .save = [=, &s] { save_adapter(s.out, lora, options); },
-            .files = files,
-            .hint = fmt::format("tapegrad generate --model {} --adapter {} {}", base.folder, s.out,
-                                s.data.chat ? "--chat" : "--prompt \"...\""),
-            .note = about_dropout(base.loaded.origin, "--lora-dropout is that of the adapters")};
+    return {
+        .model = base.loaded.model,
+        .params = lora.params(),
+        .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {})", base.loaded.params.numel(),
+                             trained, lora.config().rank, detail::counted(int64_t(lora.modules().size()), "module")),
+        .save = [=, &s] { save_adapter(s.out, lora, options); },
+        .files = files,
+        .hint = fmt::format("tapegrad generate --model {} --adapter {} {}", base.folder, s.out,
+                            s.data.chat ? "--chat" : "--prompt \"...\""),
+        .note = about_dropout(base.loaded.origin, "--lora-dropout is that of the adapters")};
   });
 }
 
@@ -190,7 +191,7 @@ int run(MergeOptions& o) {
     if (!chat.empty()) write_file_atomically(folder + "/chat_template.jinja", chat);
     if (m.origin && m.tokenizer) detail::save_ends(folder, ends_of(m, o.model, o.adapter), *m.tokenizer);
   });
-  fmt::print("merged {}\nwrote the model in {}\n", counted(int64_t(lora.modules().size()), "module"), o.out);
+  fmt::print("merged {}\nwrote the model in {}\n", detail::counted(int64_t(lora.modules().size()), "module"), o.out);
   if (!m.model.config().classes) fmt::print("try: tapegrad generate --model {} --prompt \"...\"\n", o.out);
   return 0;
 }

@@ -246,7 +246,7 @@ void write_results(const LoadedModel& m, const GenerateOptions& o, const std::ve
   if (o.out == "-") return write([](const std::string& line) { put(isatty(STDOUT_FILENO) ? shown_text(line) : line); });
   write_file_atomically(
       o.out, [&](const Sink& sink) { write([&](const std::string& line) { sink(std::as_bytes(std::span(line))); }); });
-  fmt::print("{} in {}\n", counted(int64_t(prompts.size()) * o.samples, "text"), printable(o.out));
+  fmt::print("{} in {}\n", detail::counted(int64_t(prompts.size()) * o.samples, "text"), printable(o.out));
 }
 // The ids before an answer. Drops the oldest turns that leave no room for it.
 std::vector<int64_t> ask(const LoadedModel& m, const GenerateOptions& o, const ChatTemplate& chat, Json& messages) {
@@ -266,7 +266,7 @@ std::vector<int64_t> ask(const LoadedModel& m, const GenerateOptions& o, const C
            ids.size(), context);
   if (all > messages.size())
     print_note("the {} oldest messages are forgotten: the context is {}", all - messages.size(),
-               counted(context, "token"));
+               detail::counted(context, "token"));
   return ids;
 }
 
@@ -349,7 +349,7 @@ void check_usage(const GenerateOptions& o) {
          "input, or --chat");
 }
 bool is_result(std::string_view text) {
-  const Json line = json_or_null(text.substr(0, text.find('\n')));
+  const Json line = detail::json_or_null(text.substr(0, text.find('\n')));
   return line.is_object() &&
          std::ranges::all_of(std::span(kResults).first(3), [&](const char* key) { return line.contains(key); });
 }
@@ -378,7 +378,7 @@ int run(GenerateOptions& o) {
                                         "its base there. --prompt-ids takes token ids.",
                                         o.model));
   if (const Device d = m.params.device(); d != Device())  // standard output: only text
-    fmt::print(stderr, "device  {} ({})\n", d, runtime_of(d).describe(d.index));
+    fmt::print(stderr, "device  {} ({})\n", d, detail::runtime_of(d).describe(d.index));
   if (m.tokenizer) o.sampling.vocabulary = m.tokenizer->vocab_size();
   if (!o.ignore_eos) o.stop_tokens = ends_of(m, o.model, o.adapter);
   if (o.chat) return chat(m, o);
@@ -387,7 +387,7 @@ int run(GenerateOptions& o) {
         return std::ssize(p.tokens) + *o.max_tokens > m.model.context();
       }))
     print_note("--max-tokens {} goes beyond the context of {}: from there on each token takes a pass over all of it",
-               *o.max_tokens, counted(m.model.context(), "token"));
+               *o.max_tokens, detail::counted(m.model.context(), "token"));
   if (!o.out.empty() && o.out != "-") check_output("generate", "--out", o.out, "result of generate", is_result);
   if (!o.out.empty())
     write_results(m, o, prompts);

@@ -73,8 +73,8 @@ Described of_file(const std::string& path) {
 }
 
 Described of_adapter(const std::string& folder) {
-  (void)adapter_base(folder);  // an Error otherwise
-  const std::vector<std::string> files = adapter_files();
+  (void)detail::adapter_base(folder);  // an Error otherwise
+  const std::vector<std::string> files = detail::adapter_files();
   Described d = of_file(folder + "/" + files[0]);
   const std::string config = folder + "/" + files[1];
   d.config = parse_json(MappedFile(config).text(), "inspect", config);
@@ -134,8 +134,8 @@ Described of_arch(const std::string& name, const GptConfig& config) {
 }
 
 void print_table(const Described& d) {
-  fmt::print("{}: {}, {}, {}\n", printable(d.source), counted(int64_t(d.entries.size()), "tensor"),
-             counted(d.parameters, "parameter"), counted(int64_t(d.bytes), "byte"));
+  fmt::print("{}: {}, {}, {}\n", printable(d.source), detail::counted(int64_t(d.entries.size()), "tensor"),
+             detail::counted(d.parameters, "parameter"), detail::counted(int64_t(d.bytes), "byte"));
   for (const auto& [key, value] : d.metadata) fmt::print("metadata {}: {}\n", printable(key), printable(value));
   if (!d.config.is_null()) fmt::print("config {}\n", printable(text_of(d.config, 2)));
   size_t width = 4;
@@ -166,7 +166,7 @@ struct Plans {
 Plans plans_of(InspectOptions o) {
   o.settings["dtype"] = "bf16";  // split weights need it
   const Device device = Device::parse(o.device);
-  Plans all{planned_run(o), {}, int64_t(runtime_of(device).memory(device.index))};
+  Plans all{planned_run(o), {}, int64_t(detail::runtime_of(device).memory(device.index))};
   TrainConfig& t = all.run.train;
   if (t.accumulate == 1 && !o.settings.contains("accumulate")) t.accumulate = o.ranks;  // one micro-batch per rank
   const auto world = o.ranks > 1 ? Communicator::fake(int(o.ranks)) : Communicator::self();
@@ -238,12 +238,12 @@ Roofline roofline_of(const InspectOptions& o) {
   if (o.device != "cpu" && !o.device.starts_with("cuda"))
     all.machines = {device_roofline(o.device)};
   else
-    for (const std::string_view name : device_roofline_names())
+    for (const std::string_view name : detail::device_roofline_names())
       all.machines.push_back(device_roofline(std::string(name)));
-  all.work = step_work(all.run.model, all.run.train);
+  all.work = detail::step_work(all.run.model, all.run.train);
   all.ops = all.work.all();
   std::ranges::stable_sort(all.ops, std::greater<>(),
-                           [&](const WorkOfOp& op) { return floor_seconds(op, all.machines[0]); });
+                           [&](const WorkOfOp& op) { return detail::floor_seconds(op, all.machines[0]); });
   return all;
 }
 // "linear bf16", "cast f32 to bf16"
@@ -255,7 +255,7 @@ Json json_of(const InspectOptions& o, const Roofline& all) {
   Json rows = Json::array(), machines = Json::array();
   for (const WorkOfOp& op : all.ops) {
     Json floors = Json::array();
-    for (const DeviceRoofline& m : all.machines) floors.push_back(1e3 * floor_seconds(op, m));
+    for (const DeviceRoofline& m : all.machines) floors.push_back(1e3 * detail::floor_seconds(op, m));
     rows.push_back({{"op", name_of_row(op)},
                     {"calls", op.calls},
                     {"read", op.work.read},
@@ -265,10 +265,10 @@ Json json_of(const InspectOptions& o, const Roofline& all) {
   }
   for (const DeviceRoofline& m : all.machines) {
     Json of = {{"name", m.name},
-               {"step_ms", 1e3 * floor_seconds(all.ops, m)},
-               {"forward_ms", 1e3 * floor_seconds(all.work.forward, m)},
-               {"backward_ms", 1e3 * floor_seconds(all.work.backward, m)},
-               {"update_ms", 1e3 * floor_seconds(all.work.update, m)}};
+               {"step_ms", 1e3 * detail::floor_seconds(all.ops, m)},
+               {"forward_ms", 1e3 * detail::floor_seconds(all.work.forward, m)},
+               {"backward_ms", 1e3 * detail::floor_seconds(all.work.backward, m)},
+               {"update_ms", 1e3 * detail::floor_seconds(all.work.update, m)}};
     detail::visit_roofline_fields(m, [&](const char* key, double x) { of[key] = x; });
     machines.push_back(std::move(of));
   }
@@ -300,7 +300,7 @@ void print(const InspectOptions& o, const Roofline& all) {
   OpWork sum;
   const auto print_row = [&](const std::string& name, int64_t n, const OpWork& work, const auto& ops) {
     std::string floors;
-    for (const DeviceRoofline& m : all.machines) floors += fmt::format(" {:9.3f}", 1e3 * floor_seconds(ops, m));
+    for (const DeviceRoofline& m : all.machines) floors += fmt::format(" {:9.3f}", 1e3 * detail::floor_seconds(ops, m));
     fmt::print("{:{}} {:>7} {:11.3f} {:11.3f} {:11.3f}{}\n", name, width, n, double(work.read) / 1e6,
                double(work.written) / 1e6, 2 * work.multiply_adds / 1e9, floors);
   };
@@ -353,7 +353,7 @@ int run(InspectOptions& o) {
 void declare(Command& c, InspectOptions& o) {
   c.option("--model", "PATH", "the folder of a model, or a .safetensors file", o.model);
   c.option("--adapter", "DIR", "an adapter; with --model, also the modules that it changes there", o.adapter);
-  c.option("--arch", "NAME", "a named model: " + model_preset_names(), o.arch);
+  c.option("--arch", "NAME", "a named model: " + detail::model_preset_names(), o.arch);
   c.toggle("--plan",
            "print the memory that training it takes instead; of a folder, with the settings it was trained with",
            o.plan);

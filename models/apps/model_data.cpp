@@ -67,10 +67,10 @@ void check_used(std::string_view command, const SettingFlags& given, const Words
              what);
   };
   check("token_type", "token file without a header",
-        [](const std::string& file) { return is_token_file(file) && open_token_file(file).begin == 0; });
+        [](const std::string& file) { return detail::is_token_file(file) && open_token_file(file).begin == 0; });
   check("documents", "text file other than .jsonl",
-        [](const std::string& file) { return !is_token_file(file) && !file.ends_with(".jsonl"); });
-  check("special", "text", [](const std::string& file) { return !is_token_file(file); });
+        [](const std::string& file) { return !detail::is_token_file(file) && !file.ends_with(".jsonl"); });
+  check("special", "text", [](const std::string& file) { return !detail::is_token_file(file); });
 }
 void note_documents(const Tokenizer& tokenizer, const EncodedDocuments& read, const std::string& name) {
   if (const std::string note = detail::note_of_nfc(); !note.empty()) print_note(note);
@@ -94,7 +94,7 @@ std::string known_text(const Tokenizer& tokenizer, const std::string& text, cons
   KnownText known = tokenizer.known(text);
   if (known.skipped > 0)
     print_note("{} of {} of {} are skipped, because the tokenizer does not know them: {}", known.skipped,
-               counted(known.characters, "character"), what, known.first);
+               detail::counted(known.characters, "character"), what, known.first);
   return std::move(known.text);
 }
 std::string name_of_files(const Words& files) {
@@ -121,9 +121,9 @@ std::optional<int64_t> special_token(const Tokenizer& tokenizer, const std::stri
   }
 }
 int64_t reply_end(const Tokenizer& tokenizer, const std::string& model, const std::string& folder) {
-  const std::string chat = chat_template_of(folder);
+  const std::string chat = detail::chat_template_of(folder);
   if (chat.empty()) return -1;
-  const ChatTemplate by(chat, "of " + folder, special_tokens_of({model, folder}, tokenizer));
+  const ChatTemplate by(chat, "of " + folder, detail::special_tokens_of({model, folder}, tokenizer));
   return special_token(tokenizer, by.stop(tokenizer).token).value_or(-1);
 }
 std::vector<int64_t> ends_of(const LoadedModel& m, const std::string& model, const std::string& adapter) {
@@ -138,15 +138,15 @@ std::vector<int64_t> ends_of(const LoadedModel& m, const std::string& model, con
 }
 ChatTemplate chat_template_for(std::string_view command, const std::string& given, const std::string& adapter,
                                const std::string& folder, const Tokenizer& tokenizer) {
-  const Json tokens = special_tokens_of({folder, adapter}, tokenizer);
-  std::string from = adapter, recorded = chat_template_of(adapter);
-  if (recorded.empty()) recorded = chat_template_of(from = folder);
+  const Json tokens = detail::special_tokens_of({folder, adapter}, tokenizer);
+  std::string from = adapter, recorded = detail::chat_template_of(adapter);
+  if (recorded.empty()) recorded = detail::chat_template_of(from = folder);
   TG_CHECK(!given.empty() || !recorded.empty(), value,
            "[{}] {} has no chat template. Messages need the one that the model was trained on. Pass --chat-format with "
            "{}.",
            command, folder, kChatFormats);
   ChatTemplate chat = given.empty() ? ChatTemplate(recorded, "of " + from, tokens) : ChatTemplate::named(given, tokens);
-  if (!recorded.empty() && without_generation(recorded) != without_generation(chat.text()))
+  if (!recorded.empty() && detail::without_generation(recorded) != detail::without_generation(chat.text()))
     print_note("the chat template {} replaces that of {}", given, printable(from));
   const std::string missing = chat.stop(tokenizer).missing;
   TG_CHECK(missing.empty() || given.empty(), value,
@@ -193,10 +193,10 @@ RunData read_examples_or_data(const ModelOfData& m, const Words& words, DataConf
                  "of the model.",
                  m.command, id, name_of_files(files), m.vocab_size);
   if (all.cut > 0)
-    print_note("{} of {} cut at the end, after {}", all.cut, counted(all.size() * (pairs ? 2 : 1), "example"),
-               counted(window + 1, "token"));
+    print_note("{} of {} cut at the end, after {}", all.cut, detail::counted(all.size() * (pairs ? 2 : 1), "example"),
+               detail::counted(window + 1, "token"));
   if (all.skipped > 0)
-    print_note("{} skipped, which no example is on; the first: {}", counted(all.skipped, "line"), all.why);
+    print_note("{} skipped, which no example is on; the first: {}", detail::counted(all.skipped, "line"), all.why);
   if (!all.ignored.empty()) print_note("keys without an effect are ignored: {}", printable(all.ignored));
   return {.tokenizer = Tokenizer::from_json(m.tokenizer->to_json()), .examples = std::move(all), .chat = chat};
 }
@@ -211,7 +211,7 @@ RunConfig run_from(const ModelOfData& m, const GptConfig& config) {
 
 Lora adapted(const std::string& adapter, LoadedModel& m, const std::string& folder) {
   Lora lora = load_adapter(adapter, m);
-  const AdapterBase base = adapter_base(adapter);
+  const AdapterBase base = detail::adapter_base(adapter);
   const auto last = [](const std::string& path) { return std::filesystem::path(path + "/").parent_path().filename(); };
   if (base.hash.empty() && !base.folder.empty() && last(base.folder) != last(detail::absolute_path(folder)))
     print_note("{} names {} as its base, and is used over {}", adapter, printable(base.folder), folder);
@@ -219,8 +219,8 @@ Lora adapted(const std::string& adapter, LoadedModel& m, const std::string& fold
 }
 
 std::string chat_template_over(const LoadedModel& m, const std::string& model, const std::string& adapter) {
-  const std::string chat = without_generation(chat_template_of(adapter));
-  return chat.empty() && !m.origin ? chat_template_of(model) : chat;
+  const std::string chat = detail::without_generation(detail::chat_template_of(adapter));
+  return chat.empty() && !m.origin ? detail::chat_template_of(model) : chat;
 }
 
 void add_model_options(Command& c, ModelOptions& o) {
@@ -238,9 +238,9 @@ void check_language_model(const std::string& folder, const GptConfig& c) {
 }
 LoadedModel open_model(const ModelOptions& o) {
   const Device device = Device::parse(o.device);
-  runtime_of(device);
+  detail::runtime_of(device);
   if (o.threads != 0) set_threads(o.threads);  // 0 would wait for other ranks
-  LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
+  LoadedModel m = load_model(o.model, device, detail::dtype_from_name(o.dtype));
   check_language_model(o.model, m.model.config());
   if (!o.adapter.empty()) adapted(o.adapter, m, o.model);
   return m;

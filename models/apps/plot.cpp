@@ -27,10 +27,12 @@ NamedLog read_run(const std::string& run) {
            "the path.",
            path);
   LoggedSteps log = read_log(path);
-  TG_CHECK(!log.steps.empty(), value,
-           "[plot] {} has no step{}. A plot needs at least one. Wait for the first step, or name another run.", path,
-           log.unreadable > 0 ? fmt::format(", and {} that no log.jsonl has", counted(log.unreadable, "line")) : "");
-  if (log.unreadable > 0) print_note("{} of {} cannot be read, and skipped", counted(log.unreadable, "line"), path);
+  TG_CHECK(
+      !log.steps.empty(), value,
+      "[plot] {} has no step{}. A plot needs at least one. Wait for the first step, or name another run.", path,
+      log.unreadable > 0 ? fmt::format(", and {} that no log.jsonl has", detail::counted(log.unreadable, "line")) : "");
+  if (log.unreadable > 0)
+    print_note("{} of {} cannot be read, and skipped", detail::counted(log.unreadable, "line"), path);
   return {printable(run), std::move(log.steps)};
 }
 

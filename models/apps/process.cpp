@@ -88,7 +88,7 @@ void print_note(const std::string& text) {
 
 Device device_of_rank(std::string_view command, Device d) {
   if (world().size() == 1 || d.backend == Backend::cpu) return d;
-  const int devices = runtime_of(d).device_count(), ranks = world().local_size();
+  const int devices = detail::runtime_of(d).device_count(), ranks = world().local_size();
   TG_CHECK(ranks <= devices, device,
            "[{}] {} ranks on this machine, and {} device(s) of {}. Each rank needs a separate device. Start at most "
            "as many ranks as devices.",

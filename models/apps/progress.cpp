@@ -122,7 +122,7 @@ ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work,
   for (const WorkOfOp& o : work) {
     Sum& s = sums[o.op];
     s.calls += o.calls, s.bytes += o.work.read + o.work.written, s.flops += 2 * o.work.multiply_adds;
-    if (machine) s.floor += 1e9 * floor_seconds(o, *machine);
+    if (machine) s.floor += 1e9 * detail::floor_seconds(o, *machine);
   }
   const auto steps = double(std::max<int64_t>(steps_of(p).ns, 1));
   ProfileTable t;
@@ -245,7 +245,7 @@ void StepProfile::end(Progress& progress) {
   for (const std::string& note : p.notes) head += fmt::format("note: {}\n", note);
   std::string tables = head;
   for (const ProfileTable& t : profile_tables(p)) tables += text_of(t, title_of(t.report));
-  tables += text_of(kernel_time_by_range(p), "Time of kernels by the range that launched them");
+  tables += text_of(detail::kernel_time_by_range(p), "Time of kernels by the range that launched them");
   ProfileTable by_op = work_by_op(p, work, machine_);
   tables += text_of(by_op, "Bytes and FLOPs of ops, by the time of their kernels");
   write_file_atomically(tables_path(file_), tables);

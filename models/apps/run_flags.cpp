@@ -78,11 +78,11 @@ Device prepare(const TrainOptions& o) {
   if (o.comm_timeout) Communicator::set_timeout(*o.comm_timeout);
   (void)Communicator::timeout();
   const Device named = Device::parse(o.device);
-  runtime_of(named);
+  detail::runtime_of(named);
   const Device device = device_of_rank(o.command, named);
   set_threads(o.threads);
   // Reads environment variables before any write.
-  (void)runtime_of(Device::cpu()).describe(0);
+  (void)detail::runtime_of(Device::cpu()).describe(0);
   refuse(!o.machine.empty() && o.profile.empty(), "--machine is for the tables of --profile FILE");
   if (!o.machine.empty()) (void)device_roofline(o.machine);
   TG_CHECK(o.sample_every.value_or(0) >= 0, value, "[{}] --sample-every is {}. It must be 0 or more.", o.command,

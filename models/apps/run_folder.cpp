@@ -47,7 +47,7 @@ const char* command_of(const Checkpoint& c) { return c.finetuning ? "finetune" :
 std::string kernels_of(Device d, const TrainConfig& c) {
   const bool narrow = c.dtype == DType::bf16 || c.matmul_precision != MatmulPrecision::highest ||
                       (c.optimizer == OptimizerKind::muon && c.muon_dtype == DType::bf16);
-  const std::string_view way = narrow ? runtime_of(d).bf16_method() : "";
+  const std::string_view way = narrow ? detail::runtime_of(d).bf16_method() : "";
   return fmt::format("{}, level {}{}{}", name_of(d.backend), detail::kernel_level(d.backend),
                      way.empty() ? "" : ", bf16 by ", way);
 }

@@ -20,27 +20,27 @@ namespace {
 void print_header(const TrainOptions& o, const RunSetup& s, const TrainedModel& what, int64_t planned) {
   const GptConfig& m = s.run.model;
   const TrainConfig& t = s.run.train;
-  fmt::print("model   GPT: {}, {}, width {}, context {}, vocabulary {} ({}); {}\n", counted(m.layers, "layer"),
-             counted(m.heads, "head"), m.width, m.context, m.vocab_size, s.data.tokenizer ? s.run.tokenizer : "ids",
-             what.title);
+  fmt::print("model   GPT: {}, {}, width {}, context {}, vocabulary {} ({}); {}\n", detail::counted(m.layers, "layer"),
+             detail::counted(m.heads, "head"), m.width, m.context, m.vocab_size,
+             s.data.tokenizer ? s.run.tokenizer : "ids", what.title);
   const std::string files = printable(name_of_files(s.checkpoint.data.files));
   if (s.data.examples) {
     const Examples::Split parts = s.data.examples->split(1 - t.val_fraction);
     fmt::print("data    {}: {} to train on, {} to validate on, in the format {}\n", files,
-               counted(parts.train.size(), "example"), parts.val.size(), s.data.chat->name());
+               detail::counted(parts.train.size(), "example"), parts.val.size(), s.data.chat->name());
   } else {
     const TokenData::Split parts = s.data.tokens.split(1 - t.val_fraction);
-    fmt::print("data    {}: {} to train on, {} to validate on\n", files, counted(parts.train.size(), "token"),
+    fmt::print("data    {}: {} to train on, {} to validate on\n", files, detail::counted(parts.train.size(), "token"),
                parts.val.size());
   }
   const Device device = what.params.device();
-  fmt::print("device  {} ({})\n", o.device, runtime_of(device).describe(device.index));
+  fmt::print("device  {} ({})\n", o.device, detail::runtime_of(device).describe(device.index));
   if (const Communicator& ranks = *Communicator::world(); ranks.size() > 1)
     fmt::print("ranks   {} ({}), {} on this machine, of {} each\n", ranks.size(), Communicator::engine(),
-               ranks.local_size(), counted(num_threads(), "thread"));
-  fmt::print("run     {} of {}{} x {}{}{}, seed {}, into {}/\n", counted(t.max_steps, "step"),
+               ranks.local_size(), detail::counted(num_threads(), "thread"));
+  fmt::print("run     {} of {}{} x {}{}{}, seed {}, into {}/\n", detail::counted(t.max_steps, "step"),
              t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, s.data.examples ? "up to " : "",
-             counted(t.window_in(m.context), "token"),
+             detail::counted(t.window_in(m.context), "token"),
              t.optimizer == OptimizerKind::adamw ? "" : fmt::format(" by {}", name_of(t.optimizer)), t.seed, s.out);
   if (planned > 0) fmt::print("memory  {} at the peak of a step\n", detail::readable_bytes(planned));
   const int64_t done = s.checkpoint.state.step;
@@ -48,7 +48,7 @@ void print_header(const TrainOptions& o, const RunSetup& s, const TrainedModel& 
   if (s.resumed && done >= t.max_steps) fmt::print("note    the run is finished: a larger --max-steps continues it\n");
   if (t.warmup >= t.max_steps)
     fmt::print("note    the run ends within its {} of warm-up: the rate never reaches lr; see --warmup\n",
-               counted(t.warmup, "step"));
+               detail::counted(t.warmup, "step"));
   if (!what.note.empty()) fmt::print("note    {}\n", what.note);
   fmt::print("\n");
   std::fflush(stdout);
@@ -146,7 +146,7 @@ BatchSource batches_of(const Examples& all, const RunSetup& s) {
   const ExampleBatches batches(std::move(train), {.batch = t.batch, .accumulate = t.accumulate});
   if (!s.progress.quiet && is_main_rank())
     print_note("an epoch has {}, with up to {} in a row; {:.1f} % of the inputs is padding",
-               counted(batches.per_epoch(), "batch"), counted(batches.lengths().back(), "token"),
+               detail::counted(batches.per_epoch(), "batch"), detail::counted(batches.lengths().back(), "token"),
                100 * batches.padding());
   return example_batches(batches, std::move(val));
 }
@@ -176,7 +176,7 @@ int train(const TrainOptions& o, RunSetup& s, const TrainedModel& what, int64_t 
   if (files.log() && files.log()->missing() > 0)
     print_note("{} lacks {} of the steps before {} ({} could not be read and dropped); the run continues",
                log_path(s.out), files.log()->missing(), trainer.steps() + 1,
-               counted(files.log()->unreadable(), "line"));
+               detail::counted(files.log()->unreadable(), "line"));
   try {
     return run_steps(o, s, what, trainer, files);
   } catch (const Error& e) {

@@ -24,8 +24,8 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
   // A tokenizer may move.
   const auto is_same = [&](const Difference& d) {
     return d.name == "tokenizer" && !c.tokenizer.empty() && d.after.find_first_of("/.") != d.after.npos &&
-           tokenizer_hash(read_tokenizer(own_json(d.after).get<std::string>())) ==
-               tokenizer_hash(*Tokenizer::from_json(c.tokenizer));
+           detail::tokenizer_hash(read_tokenizer(own_json(d.after).get<std::string>())) ==
+               detail::tokenizer_hash(*Tokenizer::from_json(c.tokenizer));
   };
   RunConfig run = run_of(o, before, [&](const Difference& d) {
     TG_CHECK(is_same(d) || std::ranges::count(kFree, d.name) || std::ranges::count(kNoted, d.name), value,
@@ -42,7 +42,7 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
            o.command, path, c.state.step, run.train.max_steps);
   if (run.train.max_steps != before.train.max_steps)
     print_note("max_steps was {} and is {}: from here on the learning rate follows the schedule of {}",
-               before.train.max_steps, run.train.max_steps, counted(run.train.max_steps, "step"));
+               before.train.max_steps, run.train.max_steps, detail::counted(run.train.max_steps, "step"));
   return run;
 }
 

@@ -36,12 +36,12 @@ int run(TokenizerOptions& o) {
   write_new_folder(out, {}, [&](const std::string& folder) {
     const BpeTokenizer tokenizer = train_bpe(files_of(o.train), o.training);
     ids = tokenizer.vocab_size();
-    save_tokenizer(folder, tokenizer);
+    detail::save_tokenizer(folder, tokenizer);
   });
   if (ids < o.training.vocab_size)
     print_note("the texts give {} ids, not {}: no other pair of tokens occurs {} or more", ids, o.training.vocab_size,
-               counted(o.training.min_frequency, "time"));
-  fmt::print("wrote {}, a tokenizer of {}\n", printable(out), counted(ids, "id"));
+               detail::counted(o.training.min_frequency, "time"));
+  fmt::print("wrote {}, a tokenizer of {}\n", printable(out), detail::counted(ids, "id"));
   return 0;
 }
 
@@ -108,7 +108,7 @@ int run(TokenizeOptions& o) {
   refuse(!o.pattern.empty() && !o.tokenizer.ends_with(".tiktoken"),
          "--pattern is for a .tiktoken file, and other tokenizers have their own; omit it");
   const bool shards = o.shard_tokens > 0;
-  if (is_token_file(o.out) == shards)
+  if (detail::is_token_file(o.out) == shards)
     throw UsageError(shards ? "--shard-tokens makes a folder; --out must not end in .npy or .bin"
                             : "--out must end in .npy or .bin: it is a token file; for a folder of shards pass "
                               "--shard-tokens");
@@ -148,7 +148,7 @@ int run(TokenizeOptions& o) {
     write_new_folder(where, {}, [&](const std::string& folder) {
       const auto counts = write_shards(folder, tokenizer.vocab_size(), format, o.shard_tokens, encode);
       stop();
-      const Json meta = {{"tokenizer_hash", tokenizer_hash(tokenizer)},
+      const Json meta = {{"tokenizer_hash", detail::tokenizer_hash(tokenizer)},
                          {"vocab_size", tokenizer.vocab_size()},
                          {"documents", read.documents},
                          {"tokens", read.tokens},
@@ -157,8 +157,9 @@ int run(TokenizeOptions& o) {
     });
   }
   note_documents(tokenizer, read, name_of_files(o.in));
-  fmt::print("{} of {} are {} of {}, in {}\n", counted(read.bytes, "byte"), counted(read.documents, "document"),
-             counted(read.tokens, "token"), tokenizer.vocab_size(), printable(where));
+  fmt::print("{} of {} are {} of {}, in {}\n", detail::counted(read.bytes, "byte"),
+             detail::counted(read.documents, "document"), detail::counted(read.tokens, "token"), tokenizer.vocab_size(),
+             printable(where));
   return 0;
 }
 void declare(Command& c, TokenizerOptions& o) {

@@ -131,7 +131,7 @@ int run(TrainCommandOptions& o) {
     const Gpt model(params.shared(), s.run.model);
     return {.model = model,
             .params = params,
-            .title = counted(params.numel(), "parameter"),
+            .title = detail::counted(params.numel(), "parameter"),
             .save =
                 [=, &s] {
                   origin ? save_huggingface(s.out, s.run.model, params, {.origin = &*origin})
@@ -145,8 +145,8 @@ int run(TrainCommandOptions& o) {
 }
 void declare(Command& c, TrainCommandOptions& o) {
   o.command = "train", o.result = "model";
-  c.option("--preset", "NAME", "a named run: " + run_preset_names(), o.preset);
-  c.option("--arch", "NAME", "a named model: " + model_preset_names(), o.arch);
+  c.option("--preset", "NAME", "a named run: " + detail::run_preset_names(), o.preset);
+  c.option("--arch", "NAME", "a named model: " + detail::model_preset_names(), o.arch);
   c.option("--model", "DIR",
            "begin with the model in DIR, and keep its tokenizer and folder format: what `train --out DIR` "
            "wrote, or a folder of Hugging Face",

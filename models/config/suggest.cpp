@@ -53,7 +53,7 @@ std::string plain(std::string_view flag) {
 }
 }  // namespace
 
-bool glob_matches(std::string_view pattern, std::string_view name) {
+bool detail::glob_matches(std::string_view pattern, std::string_view name) {
   constexpr size_t kNone = std::string_view::npos;
   size_t p = 0, n = 0, star = kNone, begin = 0;  // last star, start of its match
   while (n < name.size()) {
@@ -108,7 +108,7 @@ size_t detail::known_place(std::string_view what, std::string_view word, std::sp
            detail::did_you_mean(word, known), detail::listed(known));
   return i;
 }
-std::string counted(int64_t n, std::string_view noun) {
+std::string detail::counted(int64_t n, std::string_view noun) {
   const char* const s = n == 1 ? "" : noun.ends_with("ch") || noun.ends_with("s") ? "es" : "s";
   return fmt::format("{} {}{}", n, noun, s);
 }

@@ -10,9 +10,9 @@
 
 namespace tg {
 
+namespace detail {
 /// Whether the whole name matches the pattern. An asterisk matches zero or more characters, dots too.
 bool glob_matches(std::string_view pattern, std::string_view name);
-namespace detail {
 /// The name with * for each number: "h.*.mlp.fc".
 std::string block_pattern(std::string_view name);
 /// The entry of `known` that other programs call `word` ("lora_r"), else the first at the smallest edit distance (a
@@ -24,10 +24,10 @@ std::string did_you_mean(std::string_view word, std::span<const std::string_view
 size_t known_place(std::string_view what, std::string_view word, std::span<const std::string_view> known);
 /// The words as "a, b, c".
 std::string listed(std::span<const std::string_view> words);
-}  // namespace detail
 
 /// "1 token", "2 tokens".
 std::string counted(int64_t n, std::string_view noun);
+}  // namespace detail
 
 /// The names of an enum's values in order, and its name in messages.
 template <size_t n> struct EnumNames {

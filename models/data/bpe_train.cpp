@@ -34,7 +34,7 @@ class TextParts {
         cuts_{detail::Split{detail::Regex(detail::pattern_named(o.pattern))}},
         chunk_(chunk) {
     for (const std::string& s : special_) longest_ = std::max(longest_, s.size());
-    for (const std::string& path : paths_) (void)open_text(path);  // an Error before any work
+    for (const std::string& path : paths_) (void)detail::open_text(path);  // an Error before any work
   }
   const std::vector<detail::Cut>& cuts() const { return cuts_; }
   // False at the end. Thread-safe.
@@ -51,11 +51,11 @@ class TextParts {
         const std::span<const std::string> path = paths_.first(1);
         paths_ = paths_.subspan(1);
         if (path[0].ends_with(".jsonl")) {
-          for_each_documents(path, DocumentKind::file,
-                             [&](auto some) { documents_.insert(documents_.end(), some.begin(), some.end()); });
+          detail::for_each_documents(path, DocumentKind::file,
+                                     [&](auto some) { documents_.insert(documents_.end(), some.begin(), some.end()); });
           continue;
         }
-        file_.emplace(open_text(path[0]));
+        file_.emplace(detail::open_text(path[0]));
         offset_ = searched_ = 0;
         rest_.clear();
       }
@@ -101,7 +101,7 @@ class TextParts {
 void check_training(std::span<const std::string> paths, const BpeTraining& o) {
   TG_CHECK(!paths.empty(), value, "[tokenizer] no text is named. Training needs at least one file. Pass its path.");
   for (const std::string& path : paths)
-    TG_CHECK(!is_token_file(path), value,
+    TG_CHECK(!detail::is_token_file(path), value,
              "[tokenizer] {} is a token file by its name. A tokenizer is trained on texts. Name the text, or rename it "
              "if it is one.",
              path);

@@ -114,7 +114,7 @@ ChatTemplate ChatTemplate::named(const std::string& name, Json tokens) {
   if (name.find_first_of("./") == name.npos)
     return ChatTemplate(built_in(detail::known_place("chat", name, kFormats)), name, std::move(tokens));
   const MappedFile file(name);
-  TG_CHECK(!json_or_null(file.text()).is_object(), value,
+  TG_CHECK(!detail::json_or_null(file.text()).is_object(), value,
            "[chat] {} is JSON, as chat formats of earlier versions were. A chat template is Jinja. Pass a FILE.jinja, "
            "such as the chat_template.jinja of an adapter that was trained with it.",
            name);
@@ -225,7 +225,7 @@ ChatTemplate::Stop ChatTemplate::stop(const Tokenizer& tokenizer) const {
   return {};
 }
 
-std::string chat_template_of(const std::string& folder) {
+std::string detail::chat_template_of(const std::string& folder) {
   if (const std::string file = folder + "/chat_template.jinja"; !folder.empty() && detail::path_exists(file))
     return std::string(MappedFile(file).text());
   const Json config = object_of(folder, "tokenizer_config.json"), &found = config.member("chat_template");
@@ -233,7 +233,7 @@ std::string chat_template_of(const std::string& folder) {
     if (t.contains("template") && t.member("name") == Json("default")) return t["template"].text();
   return found.text();
 }
-Json special_tokens_of(const std::vector<std::string>& folders, const Tokenizer& tokenizer) {
+Json detail::special_tokens_of(const std::vector<std::string>& folders, const Tokenizer& tokenizer) {
   const int64_t end = tokenizer.end_of_text();
   Json all = {{"eos_token", end >= 0 ? tokenizer.decode(std::vector{end}) : ""}};
   for (const std::string& folder : folders)
@@ -248,7 +248,7 @@ Json special_tokens_of(const std::vector<std::string>& folders, const Tokenizer&
     }
   return all;
 }
-std::string without_generation(std::string text) {
+std::string detail::without_generation(std::string text) {
   static const detail::Regex kTags(R"(\{%[\-+]?\s{0,99}(?:end)?generation\s{0,99}[\-+]?%\})");
   std::string to;
   kTags.split(text, [&](size_t begin, size_t end, bool matched) {

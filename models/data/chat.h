@@ -55,11 +55,13 @@ class ChatTemplate {
   Json tokens_;
 };
 
+namespace detail {
 /// The Jinja template in a folder's chat_template.jinja or tokenizer_config.json, or "".
 std::string chat_template_of(const std::string& folder);
 /// bos_token, eos_token ... of a tokenizer's folders, later ones first. No file: eos_token is its end of text or "".
 Json special_tokens_of(const std::vector<std::string>& folders, const Tokenizer&);
 /// The same template without {% generation %}, a tag of transformers.
 std::string without_generation(std::string chat_template);
+}  // namespace detail
 
 }  // namespace tg

@@ -83,7 +83,7 @@ TokenData TokenData::join(std::span<const TokenData> parts, std::string name) {
 TokenData TokenData::mix(std::span<const TokenData> groups, std::span<const double> weights, std::string name) {
   TG_CHECK(groups.size() == weights.size(), value,
            "[data] {} for {} of data. Each group needs one. Correct the weights.",
-           counted(std::ssize(weights), "weight"), counted(std::ssize(groups), "group"));
+           detail::counted(std::ssize(weights), "weight"), detail::counted(std::ssize(groups), "group"));
   TokenData all = join(groups, std::move(name));
   int64_t end = 0;
   double total = 0;
@@ -105,8 +105,8 @@ std::vector<TokenData::Group> TokenData::groups() const {
   return groups_.empty() ? std::vector<Group>{{0, size(), 1}} : groups_;
 }
 void TokenData::write(const std::string& path, std::optional<TokenFormat> format) const {
-  TG_CHECK(is_token_file(path), value, "[data] {} is no name of a token file. It must end in .npy or .bin. Rename it.",
-           path);
+  TG_CHECK(detail::is_token_file(path), value,
+           "[data] {} is no name of a token file. It must end in .npy or .bin. Rename it.", path);
   if (!format) format = path.ends_with(".npy") ? TokenFormat::npy : TokenFormat::raw;
   TG_CHECK(format != TokenFormat::raw || !is_wide(), value,
            "[data] {} has tokens of 4 bytes, and a .bin file holds 16-bit ids. Write {} as .npy, which holds both.",
@@ -190,8 +190,8 @@ ShuffledBatches::ShuffledBatches(TokenData data, int64_t batch, int64_t context,
     TG_CHECK(g.end - g.begin > context, value,
              "[data] {}{} has {}, but a context of {} needs at least {}. Each window takes context + 1 tokens. "
              "Use more text, a smaller context or another split.",
-             data_.groups_.empty() ? "" : "a group of ", data_.name(), counted(g.end - g.begin, "token"), context,
-             uint64_t(context) + 1);
+             data_.groups_.empty() ? "" : "a group of ", data_.name(), detail::counted(g.end - g.begin, "token"),
+             context, uint64_t(context) + 1);
   TG_CHECK(order == SampleOrder::random || data_.groups_.empty(), value,
            "[data] order is epochs, and the data is a mixture. Its groups are repeated at different rates: there is no "
            "epoch. Use random, or no weights.");
@@ -220,7 +220,7 @@ SequentialBatches::SequentialBatches(TokenData data, int64_t batch, int64_t cont
   TG_CHECK(data_.size() >= 2, value,
            "[data] {} has {}. At least 2 are needed: one to predict from and one to predict. Use more text or "
            "another split.",
-           data_.name(), counted(data_.size(), "token"));
+           data_.name(), detail::counted(data_.size(), "token"));
 }
 std::optional<Batch> SequentialBatches::at(int64_t i) const {
   const int64_t windows = targets() / context_, rest = targets() % context_;  // full windows, last one's length

@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace tg {
-InputFile open_text(const std::string& path, bool bytes_are_meant) {
+InputFile detail::open_text(const std::string& path, bool bytes_are_meant) {
   InputFile file(path);
   TG_CHECK(file.size() > 0, io, "[data] {} is empty. Each text must have content. Leave it out or fill it.", path);
   std::string start(std::min<size_t>(512, file.size()), '\0');
@@ -32,7 +32,7 @@ void check_plain(const std::string& path, std::string_view text) {
              path, key);
 }
 void append_file(const std::string& path, DocumentKind kind, std::string& to) {
-  const InputFile file = open_text(path, kind == DocumentKind::bytes);
+  const InputFile file = detail::open_text(path, kind == DocumentKind::bytes);
   const size_t before = to.size();
   to.resize(before + file.size());
   file.read(0, std::as_writable_bytes(std::span(to).subspan(before)));
@@ -68,7 +68,7 @@ std::string text_of_line(std::string_view line, const std::string& place) {
 }  // namespace
 
 void detail::for_each_line(const std::string& path, const std::function<bool(std::string_view, int64_t)>& f) {
-  const InputFile file = open_text(path);
+  const InputFile file = detail::open_text(path);
   std::string open;  // starts with an unfinished line
   int64_t number = 0;
   for (size_t at = 0; at < file.size();) {
@@ -87,8 +87,8 @@ void detail::for_each_line(const std::string& path, const std::function<bool(std
     open.erase(0, begin);
   }
 }
-void for_each_documents(std::span<const std::string> paths, DocumentKind kind,
-                        const std::function<void(std::span<const std::string_view>)>& f) {
+void detail::for_each_documents(std::span<const std::string> paths, DocumentKind kind,
+                                const std::function<void(std::span<const std::string_view>)>& f) {
   TG_CHECK(!paths.empty(), value, "{}", kNoText);
   std::vector<std::string> texts;
   size_t bytes = 0;
@@ -129,7 +129,7 @@ std::string read_texts(std::span<const std::string> paths, DocumentKind kind, in
       ++documents;
       continue;
     }
-    for_each_documents({&path, 1}, kind, [&](std::span<const std::string_view> some) {
+    detail::for_each_documents({&path, 1}, kind, [&](std::span<const std::string_view> some) {
       documents += std::ssize(some);
       for (const std::string_view text : some) all.append(text).push_back('\n');
     });
@@ -157,7 +157,7 @@ EncodedDocuments encode_documents(const Tokenizer& tokenizer, std::span<const st
     tokenizer.encode_documents(documents, {.parse_special = parse}, counted);
   };
   if (tokenizer.end_of_text() >= 0) {
-    for_each_documents(paths, how.documents, encode);
+    detail::for_each_documents(paths, how.documents, encode);
     check_any(r.documents, paths);
   } else {
     int64_t count = 0;

@@ -241,12 +241,12 @@ class LineReader {
 
 }  // namespace
 
-bool holds_examples(const std::string& path) {
+bool detail::holds_examples(const std::string& path) {
   constexpr int64_t kLines = 100;  // some may be wrong
   bool holds = false;
-  if (is_token_file(path)) return false;
+  if (detail::is_token_file(path)) return false;
   detail::for_each_line(path, [&](std::string_view text, int64_t number) {
-    const Json line = json_or_null(text);
+    const Json line = detail::json_or_null(text);
     holds = line.is_object() && std::ranges::any_of(std::array{"messages", "conversations", "prompt", "instruction"},
                                                     [&](const char* key) { return line.contains(key); });
     return !line.is_object() && number < kLines && path.ends_with(".jsonl");

@@ -61,8 +61,10 @@ struct Examples::Split {
   Examples train, val;
 };
 
+namespace detail {
 /// Whether a file's first object has a key of examples except "text".
 bool holds_examples(const std::string& path);
+}  // namespace detail
 /// Reads files of JSON lines, each an object with the keys of the first kind that it has all of:
 ///
 /// | keys | is |

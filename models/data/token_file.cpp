@@ -49,7 +49,7 @@ TokenView read_npy(const InputFile& file) {
       {"'", "\""}, {"False", "false"}, {"(", "["}, {",)", "]"}, {",}", "}"}};
   for (const auto& [from, to] : kPythonAsJson)
     for (size_t at = 0; (at = json.find(from, at)) != json.npos; at += to.size()) json.replace(at, from.size(), to);
-  const Json head = json_or_null(json);
+  const Json head = detail::json_or_null(json);
   const auto has = [&](const char* key) { return head.is_object() && head.size() == 3 && head.contains(key); };
   constexpr std::string_view kTypes[] = {"|u1", "<u2", "<u4", "<i4", "<i8"};
   const auto* type =
@@ -110,7 +110,7 @@ bool is_pattern(const std::string& path) {
 }
 }  // namespace
 
-bool is_token_file(std::string_view path) { return path.ends_with(".bin") || path.ends_with(".npy"); }
+bool detail::is_token_file(std::string_view path) { return path.ends_with(".bin") || path.ends_with(".npy"); }
 
 std::vector<std::string> detail::matching_files(const std::string& path) {
   if (!is_pattern(path)) return {path};

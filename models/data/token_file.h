@@ -19,9 +19,6 @@ enum class TokenType { u16, u32 };
 /// Names of values.
 template <> inline constexpr EnumNames<2> kEnumNames<TokenType>{"token_type", {"u16", "u32"}};
 
-/// Whether the path ends in .bin or .npy.
-bool is_token_file(std::string_view path);
-
 /// Ids of a file or in memory.
 struct TokenView {
   std::shared_ptr<const InputFile> file = {};
@@ -47,6 +44,8 @@ enum class TokenFormat { npy, llmc, raw };
 template <> inline constexpr EnumNames<3> kEnumNames<TokenFormat>{"format", {"npy", "llmc", "raw"}};
 
 namespace detail {
+/// Whether the path ends in .bin or .npy.
+bool is_token_file(std::string_view path);
 /// Files that a glob(3) pattern matches, sorted; other paths unchanged. An Error if none matches.
 std::vector<std::string> matching_files(const std::string& path);
 /// The absolute path of a file or pattern.

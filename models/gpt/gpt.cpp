@@ -27,7 +27,7 @@ struct Inits {
   }
 };
 int64_t fragments_of(const GptConfig& c, std::string_view name) {
-  return c.fragments > 0 && glob_matches(c.fragmented, name) ? c.fragments : 0;
+  return c.fragments > 0 && detail::glob_matches(c.fragmented, name) ? c.fragments : 0;
 }
 constexpr int64_t kMostSize = INT32_MAX;  // products of two fit int64_t
 // A checkpoint's header, at most 100 MB: up to 90 tensors per layer of up to 170 bytes are 63 MB.

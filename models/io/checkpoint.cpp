@@ -119,7 +119,7 @@ DataIdentity DataIdentity::of(const Examples& data, std::vector<std::string> fil
   return {std::move(files), tokens, h.value()};
 }
 
-std::string tokenizer_hash(const Tokenizer& tokenizer) {
+std::string detail::tokenizer_hash(const Tokenizer& tokenizer) {
   Hash h;
   h.add(text_of(own_json(tokenizer.to_json())));  // other spaces than an export's
   return h.hex();
@@ -132,10 +132,10 @@ void detail::check_shards(std::span<const TokenData> files, const Tokenizer* tok
     const std::string meta = (folder / "meta.json").string();
     const auto [at, added] = read.try_emplace(folder);
     if (added && detail::path_exists(meta) && !detail::is_folder(meta))
-      at->second = json_or_null(MappedFile(meta).text());
+      at->second = detail::json_or_null(MappedFile(meta).text());
     const Json &hash = at->second.member("tokenizer_hash"), &shards = at->second.member("shards");
     if (!hash.is_string()) continue;  // another program's
-    TG_CHECK(!added || !tokenizer || hash == Json(tokenizer_hash(*tokenizer)), value,
+    TG_CHECK(!added || !tokenizer || hash == Json(detail::tokenizer_hash(*tokenizer)), value,
              "[data] {} was written with another tokenizer, as {} says. Its ids would be other text. Pass that "
              "tokenizer, or tokenize the texts again.",
              file.name(), meta);
@@ -154,7 +154,7 @@ void detail::check_shards(std::span<const TokenData> files, const Tokenizer* tok
 
 void save_checkpoint(const std::string& path, const Checkpoint& c) {
   TG_CHECK(
-      json_or_null(c.config).is_object(), value,
+      detail::json_or_null(c.config).is_object(), value,
       "[checkpoint] the config for {} is '{}'. It must be a JSON object, such as to_json() of a configuration makes.",
       path, c.config);
   // No run recovers from a non-finite state: keep the file.

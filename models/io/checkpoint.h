@@ -29,9 +29,9 @@ struct DataIdentity {
   bool same_tokens(const DataIdentity& other) const { return tokens == other.tokens && hash == other.hash; }
 };
 
+namespace detail {
 /// The hash of a tokenizer in meta.json of shards.
 std::string tokenizer_hash(const Tokenizer&);
-namespace detail {
 /// An Error if the meta.json of a token file's folder names another tokenizer, missing shards or other counts.
 void check_shards(std::span<const TokenData> files, const Tokenizer*);
 }  // namespace detail

@@ -65,10 +65,11 @@ struct GgufFile {
   uint64_t count = 0;  // count of keys
   std::vector<std::pair<detail::ExportTensor, GgufType>> tensors = {};
 
-  explicit GgufFile(const GptConfig& c) : family(family_of(c)) {
+  explicit GgufFile(const GptConfig& c) : family(detail::family_of(c)) {
     TG_CHECK(c.classes == 0, value, "[gguf] the head has {} classes. It must be a language model's.", c.classes);
     TG_CHECK(family != Family::none, value,
-             "[gguf] llama.cpp has no model like this one: {}. Train a model of one family.", family_mismatch(c));
+             "[gguf] llama.cpp has no model like this one: {}. Train a model of one family.",
+             detail::family_mismatch(c));
     TG_CHECK(family != Family::gpt2 || c.activation == Activation::gelu_tanh, value,
              "[gguf] activation is {}, and llama.cpp computes gelu_tanh in a gpt2. Train with --activation gelu_tanh.",
              name_of(c.activation));
@@ -170,7 +171,7 @@ struct GgufVocabulary {
   std::vector<int32_t> types;
 
   GgufVocabulary(const Tokenizer& t, int64_t size)
-      : json(own_json(tokenizer_json(t))),
+      : json(own_json(detail::tokenizer_json(t))),
         parts(detail::read_bpe(json, "the tokenizer")),
         types(size_t(size), kUnused) {
     for (int64_t i = 0; i < size; ++i) tokens.push_back(fmt::format("[PAD{}]", i));
@@ -269,8 +270,9 @@ struct GgufVocabulary {
     if (pad >= 0) to.set("tokenizer.ggml.padding_token_id", uint32_t(pad));
     to.set("tokenizer.ggml.add_bos_token", !parts.before.empty());
     to.set("tokenizer.ggml.add_eos_token", !parts.after.empty());
-    const std::string chat = o.chat_template.empty() && o.origin ? chat_template_of(o.origin->folder) : o.chat_template;
-    if (!chat.empty()) to.set("tokenizer.chat_template", without_generation(chat));
+    const std::string chat =
+        o.chat_template.empty() && o.origin ? detail::chat_template_of(o.origin->folder) : o.chat_template;
+    if (!chat.empty()) to.set("tokenizer.chat_template", detail::without_generation(chat));
   }
 };
 
@@ -305,16 +307,16 @@ void set_model(GgufFile& to, const GptConfig& c) {  // with_sizes()
 GgufType matrix_type(const GptConfig& c, const GgufOptions& o) {
   if (o.type || !o.origin) return o.type.value_or(GgufType::f32);
   std::set<DType> all;
-  for (const detail::TensorMapping& e : detail::layout_of(family_of(c), c))
+  for (const detail::TensorMapping& e : detail::layout_of(detail::family_of(c), c))
     for (const detail::TensorSlice& p : e.pieces)
       if (const auto found = o.origin->dtypes.find(p.theirs); e.columns && found != o.origin->dtypes.end())
         all.insert(found->second);
-  return all.size() == 1 ? gguf_type(name_of(*all.begin())) : GgufType::f32;
+  return all.size() == 1 ? detail::gguf_type(name_of(*all.begin())) : GgufType::f32;
 }
 
 }  // namespace
 
-GgufType gguf_type(std::string_view name) {
+GgufType detail::gguf_type(std::string_view name) {
   const auto* const known = std::ranges::find(kGgufTypes, name, &GgufTypeInfo::name);
   TG_CHECK(known != std::end(kGgufTypes), value, "[gguf] the type is \"{}\". It must be f32, bf16, f16 or q8_0.", name);
   return known->type;

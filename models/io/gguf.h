@@ -15,8 +15,10 @@ namespace tg {
 /// Types by their numbers in files. q8_0: an f16 scale, max |x| / 127, and 8-bit multiples of it for each 32 elements
 /// of a row.
 enum class GgufType : uint32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
+namespace detail {
 /// The type of a name such as "q8_0", or an Error.
 GgufType gguf_type(std::string_view name);
+}  // namespace detail
 
 /// Options of save_gguf().
 struct GgufOptions {

@@ -80,8 +80,9 @@ double pretraining_dropout(const Json& config) {
 }
 // Whether keys (c) and weights match an export of `before`.
 bool still_says(const GptConfig& before, const GptConfig& c, const Weights& w) {
-  const Family family = family_of(c);
-  if (family_of(before) != family || gpt_config_from_huggingface(gpt_config_to_huggingface(before), "config.json") != c)
+  const Family family = detail::family_of(c);
+  if (detail::family_of(before) != family ||
+      detail::gpt_config_from_huggingface(detail::gpt_config_to_huggingface(before), "config.json") != c)
     return false;
   for (const detail::TensorMapping& e : detail::whole_layout_of(family, before))
     for (const detail::TensorSlice& p : e.pieces) {
@@ -106,11 +107,11 @@ Tensor read_entry(const Weights& w, const detail::TensorMapping& e) {
 // config.json, unchanged where the origin's values are equal.
 std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
   const DType dtype = o.dtype.value_or(DType::f32);
-  Json fresh = own_json(gpt_config_to_huggingface(c, dtype));
+  Json fresh = own_json(detail::gpt_config_to_huggingface(c, dtype));
   if (o.tokenizer && !dynamic_cast<const BpeTokenizer*>(o.tokenizer))
     fresh["tapegrad"]["tokenizer"] = own_json(o.tokenizer->to_json());
-  if (!o.origin || family_of(o.origin->model) != family_of(c)) return text_of(fresh, 2) + "\n";
-  const Json before = own_json(gpt_config_to_huggingface(o.origin->model, dtype));
+  if (!o.origin || detail::family_of(o.origin->model) != detail::family_of(c)) return text_of(fresh, 2) + "\n";
+  const Json before = own_json(detail::gpt_config_to_huggingface(o.origin->model, dtype));
   Json all = own_json(o.origin->config);
   bool changed = false;
   for (const auto& [key, x] : fresh.items()) {
@@ -142,17 +143,17 @@ std::vector<std::string> detail::huggingface_files(const std::string& folder) {
   return all;
 }
 
-HuggingFaceSource read_huggingface(const std::string& folder) {
+HuggingFaceSource detail::read_huggingface(const std::string& folder) {
   HuggingFaceSource origin{
       .folder = folder, .config = detail::model_config_text(folder), .model = {}, .dtypes = {}, .dropout = 0};
   std::optional<GptConfig> before;
   const std::string config_path = folder + "/config.json";
   in_file(config_path, [&] {
-    origin.model = gpt_config_from_huggingface(origin.config, config_path);
+    origin.model = detail::gpt_config_from_huggingface(origin.config, config_path);
     before = stored_config(own_json(origin.config));
   });
   origin.eos_tokens = detail::eos_tokens_of_huggingface(folder);
-  const Weights w(folder, family_of(origin.model));
+  const Weights w(folder, detail::family_of(origin.model));
   for (const auto& [theirs, name] : w.in_file) origin.dtypes[theirs] = w.shards.info(name).dtype;
   if (before && still_says(*before, origin.model, w))
     origin.model = *before;
@@ -161,12 +162,12 @@ HuggingFaceSource read_huggingface(const std::string& folder) {
   return origin;
 }
 
-TensorSource huggingface_weights(const std::string& folder, const GptConfig& c) {
-  const auto w = std::make_shared<const Weights>(folder, family_of(c));
+TensorSource detail::huggingface_weights(const std::string& folder, const GptConfig& c) {
+  const auto w = std::make_shared<const Weights>(folder, detail::family_of(c));
   auto entries = std::make_shared<std::map<std::string, detail::TensorMapping>>();
   TensorSource source;
   std::set<std::string> known;
-  for (detail::TensorMapping& e : detail::whole_layout_of(family_of(c), c)) {
+  for (detail::TensorMapping& e : detail::whole_layout_of(detail::family_of(c), c)) {
     for (const detail::TensorSlice& p : e.pieces) w->check(e, p), known.insert(p.theirs);
     if (e.filling) continue;
     source.shapes[e.ours] = e.shape();
@@ -189,14 +190,14 @@ TensorSource huggingface_weights(const std::string& folder, const GptConfig& c) 
   return source;
 }
 
-void save_tokenizer(const std::string& folder, const Tokenizer& tokenizer, std::optional<int64_t> context,
-                    const std::string& chat_template) {
+void detail::save_tokenizer(const std::string& folder, const Tokenizer& tokenizer, std::optional<int64_t> context,
+                            const std::string& chat_template) {
   // Otherwise transformers takes the model type's class, which adds tokens.
   Json j{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
   if (context) j["model_max_length"] = *context;
   if (const int64_t end = tokenizer.end_of_text(); end >= 0) j["eos_token"] = tokenizer.decode({&end, 1});
   if (!chat_template.empty()) j["chat_template"] = chat_template;
-  write_file_atomically(folder + "/tokenizer.json", tokenizer_json(tokenizer));
+  write_file_atomically(folder + "/tokenizer.json", detail::tokenizer_json(tokenizer));
   write_file_atomically(folder + "/tokenizer_config.json", text_of(j, 2) + "\n");
 }
 
@@ -219,7 +220,7 @@ void detail::save_ends(const std::string& folder, const std::vector<int64_t>& en
     if (more) add(name, "eos_token_id", all.size() == 1 ? Json(all[0]) : Json(all));
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"})
     if (const Json j = read(name); j.contains("eos_token") && !j["eos_token"].is_null()) return;
-  if (all.empty() || (!more && chat_template_of(folder).find("eos_token") == std::string::npos)) return;
+  if (all.empty() || (!more && detail::chat_template_of(folder).find("eos_token") == std::string::npos)) return;
   const int64_t end = tokenizer.end_of_text() >= 0 ? tokenizer.end_of_text() : all[0];
   add("tokenizer_config.json", "eos_token", tokenizer.decode({&end, 1}));
 }
@@ -239,7 +240,7 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
   for (const char* name : kOthers)
     if (const std::string from = o.origin ? o.origin->folder + "/" + name : ""; o.origin && detail::path_exists(from))
       copy_with_permissions(from, folder + "/" + name);
-  if (o.tokenizer) save_tokenizer(folder, *o.tokenizer, c.context, o.chat_template);
+  if (o.tokenizer) detail::save_tokenizer(folder, *o.tokenizer, c.context, o.chat_template);
   if (!o.tokenizer && !o.chat_template.empty()) write_file_atomically(folder + "/chat_template.jinja", o.chat_template);
   write_file_atomically(folder + "/config.json", config);
   if (const int64_t end = o.tokenizer ? o.tokenizer->end_of_text() : -1; end >= 0 && end < c.vocab_size)

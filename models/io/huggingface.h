@@ -29,7 +29,6 @@ struct HuggingFaceSource {
 namespace detail {
 /// The text of config.json in the folder of any model.
 std::string model_config_text(const std::string& folder);
-}  // namespace detail
 /// Reads a config.json except pretraining's dropout; ignores unknown keys. Messages have `source`. An Error names key
 /// and value for an unsupported model_type, a key that would change results, or what GptConfig::validate() refuses.
 GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& source);
@@ -48,6 +47,7 @@ TensorSource huggingface_weights(const std::string& folder, const GptConfig&);
 /// `context`: the model's, in tokens. `chat_template`: Jinja.
 void save_tokenizer(const std::string& folder, const Tokenizer&, std::optional<int64_t> context = {},
                     const std::string& chat_template = "");
+}  // namespace detail
 
 /// Options of save_huggingface().
 struct HuggingfaceOptions {

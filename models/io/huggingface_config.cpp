@@ -277,7 +277,7 @@ const char* torch_name(DType d) { return d == DType::bf16 ? "bfloat16" : d == DT
 
 }  // namespace
 
-GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& source) {
+GptConfig detail::gpt_config_from_huggingface(std::string_view text, const std::string& source) {
   const Json json = parse_json(text, "huggingface", source, kDepth);
   TG_CHECK(json.is_object(), value, "[huggingface] {} holds {}. A config.json of transformers is an object.", source,
            json.type_name());
@@ -314,11 +314,11 @@ std::vector<int64_t> detail::eos_tokens_of_huggingface(const std::string& folder
   return {};
 }
 
-std::string gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
-  const Family family = family_of(c);
+std::string detail::gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
+  const Family family = detail::family_of(c);
   TG_CHECK(family != Family::none, value,
            "[huggingface] transformers has no model like this one: {}. Train a model of one family.",
-           family_mismatch(c));
+           detail::family_mismatch(c));
   const auto type = std::ranges::find_if(kTypes, [&](const ModelType& t) { return t.family == family; });
   Json all = {
       {"architectures", Json::array({fmt::format("{}{}", type->stem, c.classes ? kClassifier : type->language_model)})},

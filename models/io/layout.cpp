@@ -98,12 +98,12 @@ Tensor exchanged(const Tensor& x, int64_t heads, bool to_halves) {
 
 }  // namespace
 
-Family family_of(const GptConfig& c) {
+Family detail::family_of(const GptConfig& c) {
   if (!mismatch(c).empty()) return Family::none;
   if (c.positions == Positions::learned) return Family::gpt2;
   return c.qk_norm ? Family::qwen3 : c.qkv_bias ? Family::qwen2 : Family::llama;
 }
-std::string family_mismatch(const GptConfig& c) {
+std::string detail::family_mismatch(const GptConfig& c) {
   const std::vector<std::string> all = mismatch(c);
   if (all.empty()) return "";
   return fmt::format("{}, as family \"{}\" would have", fmt::join(all, "; "),
@@ -166,7 +166,7 @@ std::vector<detail::ExportTensor> detail::their_tensors(std::string_view op, det
                                                         const GptConfig& c, const Params& params) {
   StateDict rest = params.state();
   std::vector<detail::ExportTensor> all;
-  for (const detail::TensorMapping& e : detail::whole_layout_of(family_of(c), c, names)) {
+  for (const detail::TensorMapping& e : detail::whole_layout_of(detail::family_of(c), c, names)) {
     Tensor ours;
     if (!e.filling) {
       TG_CHECK(rest.contains(e.ours), value, "[{}] there is no '{}' {} among the parameters. Pass those of the model.",

@@ -17,12 +17,11 @@ enum class Family { none, gpt2, llama, qwen2, qwen3 };
 /// Names of families, as in config.json.
 template <> inline constexpr EnumNames<5> kEnumNames<Family>{"family", {"none", "gpt2", "llama", "qwen2", "qwen3"}};
 
+namespace detail {
 /// The family whose files can hold this configuration, or none.
 Family family_of(const GptConfig&);
 /// Differences from the nearest family, "norm is layer_norm, not rms_norm"; "" if family_of() is not none.
 std::string family_mismatch(const GptConfig&);
-
-namespace detail {
 
 /// Our tensor's rows that form an external tensor.
 struct TensorSlice {

@@ -38,7 +38,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& folder, const Json* n
   if (is_noted) {
     if (!has(kTokenizerFile)) return as_noted();
     std::unique_ptr<Tokenizer> t = as_noted();
-    if (tokenizer_json(*t) == MappedFile(tokenizer_path(folder)).text()) return t;
+    if (detail::tokenizer_json(*t) == MappedFile(tokenizer_path(folder)).text()) return t;
   }
   if (has(kTokenizerFile) || has("vocab.json") || has("tokenizer.model")) return in_files();
   return nullptr;
@@ -90,7 +90,7 @@ ModelFile detail::read_model_file(const std::string& folder) {
   if (config.contains("model")) {
     file.config = text_of(config["model"]);
   } else {
-    file.origin = read_huggingface(folder);
+    file.origin = detail::read_huggingface(folder);
     file.config = to_json(file.origin->model);
   }
   const Json* const noted = (file.origin ? config.member("tapegrad") : config).find("tokenizer");
@@ -122,7 +122,7 @@ ModelFile load_model(const std::string& folder, bool is_gpt, const Params& param
            folder);
   check_fits(folder, file, in_file(config_path(folder), [&] { return read(file.config); }));
   if (file.origin) {
-    params.load(huggingface_weights(folder, file.origin->model));
+    params.load(detail::huggingface_weights(folder, file.origin->model));
     in_file(folder, make);  // huggingface_weights() refuses others
     return file;
   }

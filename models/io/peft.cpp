@@ -236,10 +236,10 @@ std::vector<std::string> target_modules(const std::vector<AdapterModule>& module
 
 }  // namespace
 
-std::string weights_hash(const Params& params) { return hash_of(params, false); }
+std::string detail::weights_hash(const Params& params) { return hash_of(params, false); }
 
 std::vector<detail::TensorMapping> adapter_layout(const GptConfig& c) {
-  const Family family = family_of(c);
+  const Family family = detail::family_of(c);
   return family == Family::none ? std::vector<detail::TensorMapping>() : detail::layout_of(family, c);
 }
 
@@ -262,7 +262,7 @@ std::vector<AdapterModule> adapter_modules(const Lora& lora, const std::vector<d
   return all;
 }
 
-std::vector<std::string> adapter_files() { return {detail::kPeftWeights, detail::kPeftConfig}; }
+std::vector<std::string> detail::adapter_files() { return {detail::kPeftWeights, detail::kPeftConfig}; }
 
 void save_adapter(const std::string& folder, const Lora& lora, const AdapterOptions& o) {
   const std::string path = fmt::format("{}/{}", folder, detail::kPeftWeights);
@@ -311,7 +311,7 @@ void save_adapter(const std::string& folder, const Lora& lora, const AdapterOpti
   write_safetensors(path, tensors, metadata);
 }
 
-AdapterBase adapter_base(const std::string& folder) {
+AdapterBase detail::adapter_base(const std::string& folder) {
   const Json config = detail::read_peft_config(folder);
   const SafetensorsFile file(detail::peft_weights_path(folder));
   const auto hash = file.metadata().find("tapegrad.base");
@@ -324,7 +324,7 @@ Lora load_adapter(const std::string& folder, const Linears& model, const Params&
   const PeftFile f = detail::read_peft(folder);
   const Plan plan = in_file(f.config_path, [&] {
     Plan p(f, model, base, layout);
-    (void)lora_targets(model, p.config);  // an Error precedes changes
+    (void)detail::lora_targets(model, p.config);  // an Error precedes changes
     return p;
   });
   if (!f.base.empty()) {

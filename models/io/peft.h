@@ -11,8 +11,12 @@
 
 namespace tg {
 
+namespace detail {
 /// A hash of names, shapes and values; bf16 weights hash like their f32 values. Compute it before a merge.
 std::string weights_hash(const Params&);
+/// File names that save_adapter() always writes, last one first.
+std::vector<std::string> adapter_files();
+}  // namespace detail
 
 /// A Gpt's layout_of(); empty if no family can hold it: our names.
 std::vector<detail::TensorMapping> adapter_layout(const GptConfig&);
@@ -25,8 +29,6 @@ struct AdapterOptions {
   std::string folder = "";         ///< base_model_name_or_path
   std::string chat_template = "";  ///< Jinja: chat_template.jinja
 };
-/// File names that save_adapter() always writes, last one first.
-std::vector<std::string> adapter_files();
 /// Writes them and a chat template into `folder` (made if missing), atomically each. A layer with parts in PEFT (a
 /// llama's attn.qkv) becomes a module per part with the same A. An Error of kind non_finite names the first weight that
 /// is infinite or NaN.
@@ -51,8 +53,10 @@ struct AdapterBase {
   std::string hash;          ///< weights_hash(), or "" in PEFT's files
   DType dtype = DType::f32;  ///< the base weights'
 };
+namespace detail {
 /// Reads it. An Error if the folder has no adapter.
 AdapterBase adapter_base(const std::string& folder);
+}  // namespace detail
 
 /// An external module's delta: scale B A.
 struct AdapterModule {

@@ -32,9 +32,11 @@ struct SampleOptions {
 /// these the top p (nucleus sampling: Holtzman et al., 2019), then min p (Nguyen et al., 2024). On ties the lower id is
 /// likelier. -infinity excludes a token. An Error if a logit is NaN or +infinity, or all are -infinity.
 int64_t sample(std::span<const float> logits, const SampleOptions&, Rng&, std::span<const int64_t> before = {});
+namespace detail {
 /// The probability of each token in sample().
 std::vector<double> sample_probabilities(std::span<const float> logits, const SampleOptions&,
                                          std::span<const int64_t> before = {});
+}  // namespace detail
 
 /// A token and the natural logarithm of its probability.
 struct Logprob {

@@ -41,10 +41,10 @@ std::vector<NamedLinear> Linears::matching(std::string_view op, std::span<const 
     std::vector<bool> chosen(l.parts.size());
     bool whole = false;
     for (size_t i = 0; i < patterns.size(); ++i) {
-      const bool all = glob_matches(patterns[i], l.name);
+      const bool all = detail::glob_matches(patterns[i], l.name);
       whole |= all, used[i] = used[i] || all;
       for (size_t p = 0; parts && !all && p < l.parts.size(); ++p)
-        if (glob_matches(patterns[i], l.parts[p].name)) chosen[p] = used[i] = true;
+        if (detail::glob_matches(patterns[i], l.parts[p].name)) chosen[p] = used[i] = true;
     }
     for (size_t p = 0; p < l.parts.size(); ++p)
       if (chosen[p]) found.parts.push_back(l.parts[p]);
@@ -75,7 +75,7 @@ std::vector<std::string> replace_linears(const Linears& model, const std::vector
     l.layer->kind = kind;
     names.push_back(l.name);
   }
-  structure_changed();
+  detail::structure_changed();
   return names;
 }
 void prepare_for_eval(const Linears& model, const Params& params) {

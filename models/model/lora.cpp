@@ -10,7 +10,7 @@ namespace tg {
 namespace {
 template <class T>
 T first_match(const std::vector<std::pair<std::string, T>>& patterns, const std::string& module, T otherwise) {
-  const auto at = std::ranges::find_if(patterns, [&](auto& p) { return glob_matches(p.first, module); });
+  const auto at = std::ranges::find_if(patterns, [&](auto& p) { return detail::glob_matches(p.first, module); });
   return at == patterns.end() ? otherwise : at->second;
 }
 // f(name, rows) for each module: parts or the whole layer.
@@ -27,7 +27,7 @@ nn::LoraOptions LoraConfig::options(const std::string& module) const {
           .rslora = rslora};
 }
 
-std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig& c) {
+std::vector<NamedLinear> detail::lora_targets(const Linears& model, const LoraConfig& c) {
   Linears rest = model;
   std::erase_if(rest.list, &NamedLinear::whole);
   std::vector<NamedLinear> r = rest.matching("lora", c.targets, /*parts=*/true);
@@ -56,7 +56,7 @@ std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig& c)
 }
 
 Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& c) {
-  const auto layers = lora_targets(model, c);
+  const auto layers = detail::lora_targets(model, c);
   std::vector<NamedLinear> changed = layers;
   std::ranges::copy_if(model.list, std::back_inserter(changed), &NamedLinear::whole);
   const std::vector<Parameter> all = base.all();
@@ -88,7 +88,7 @@ Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& c) {
       *t = own;
     }
   for (size_t i = 0; i < layers.size(); ++i) *layers[i].layer = std::move(adapted[i]);
-  structure_changed();
+  detail::structure_changed();
   return r;
 }
 
@@ -135,7 +135,7 @@ void Lora::keep_reference() {
       }
     l.linear().adapter->reference = copy;
   }
-  structure_changed();
+  detail::structure_changed();
 }
 
 }  // namespace tg

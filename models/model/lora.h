@@ -75,9 +75,11 @@ class Lora {
   std::shared_ptr<StateDict> unmerged_ = std::make_shared<StateDict>();  // originals of whole_ while merged
 };
 
+namespace detail {
 /// Layers or parts that match a target, in order (Linears::matching()). An Error if a pattern matches none (it lists
 /// the layers), a layer and its part match, LoraOptions::validate() refuses one, or one has an adapter.
 std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig&);
+}  // namespace detail
 
 /// Gives lora_targets() zero adapters, copies whole(), and freezes `base`, the model's parameters. Earlier copies of
 /// the model lack adapters but see merged weights; handles (Model) are no copies. An Error, without changes, from

@@ -152,8 +152,8 @@ int64_t sample(std::span<const float> all, const SampleOptions& o, Rng& rng, std
     if ((sum += c.weights[i]) > u) return c.tokens[i];
   return c.tokens.back();
 }
-std::vector<double> sample_probabilities(std::span<const float> all, const SampleOptions& o,
-                                         std::span<const int64_t> before) {
+std::vector<double> detail::sample_probabilities(std::span<const float> all, const SampleOptions& o,
+                                                 std::span<const int64_t> before) {
   const Logits logits(all, o, before);
   std::vector<double> r(all.size());
   if (o.temperature == 0) {

@@ -29,7 +29,7 @@ void from_name(std::string_view name, LinearKind& to) {
            name, detail::listed(kEnumNames<LinearKind>.names));
   from_name<LinearKind>(name, to);
 }
-SwitchBackMode mode_of(LinearKind k) {
+SwitchBackMode tg::detail::mode_of(LinearKind k) {
   TG_CHECK(k != LinearKind::plain, value, "[linear] a plain layer has no SwitchBack mode. Use another kind.");
   return SwitchBackMode(int(k) - 1);
 }
@@ -65,7 +65,7 @@ Quantized codes_of(const Tensor& weight, LinearKind k) {
     const QuantizedFp8 q = quantize_fp8(weight);
     return {q.values, q.absmax};
   }
-  return tg::detail::quantize_weight(weight, mode_of(k));
+  return tg::detail::quantize_weight(weight, tg::detail::mode_of(k));
 }
 Tensor by_codes(const Tensor& x, const Quantized& weight, const Tensor& bias) {
   if (weight.values.dtype() == DType::u8)
@@ -101,14 +101,14 @@ Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng, 
   if (fragmented) return fragmented->forward(x, rng ? Selection::soft : Selection::hard, compute);
   NameScope here = enter();
   const Tensor in = compute ? x.to(*compute) : x;
-  const auto like_x = [&](const Tensor& t) { return compute ? cast_parameter(t, *compute) : t; };
+  const auto like_x = [&](const Tensor& t) { return compute ? tg::detail::cast_parameter(t, *compute) : t; };
   Tensor y;
   if (kind == LinearKind::plain)
     y = bias ? linear(in, like_x(weight), like_x(bias)) : linear(in, like_x(weight));
   else if (quantized)
     y = by_codes(untracked(in, bias), *quantized, bias);
   else
-    y = switchback_linear(in, weight, bias, mode_of(kind));
+    y = switchback_linear(in, weight, bias, tg::detail::mode_of(kind));
   if (!adapter) return y;
   const bool trains = adapters && rng && grad_enabled();
   TG_CHECK(!adapter->unmerged || (adapters && !trains), state,
@@ -129,7 +129,7 @@ void Linear::prepare_for_eval() {
   eval({q.values, q.absmax});
   quantized = std::move(q);
   weight = {};
-  structure_changed();
+  tg::detail::structure_changed();
 }
 
 Embedding::Embedding(const Params& p, int64_t entries, int64_t width, Init init)
@@ -243,7 +243,7 @@ Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
                                                                        .fc_bias = fc.bias,
                                                                        .proj_weight = proj.weight,
                                                                        .proj_bias = proj.bias,
-                                                                       .mode = mode_of(fc.kind),
+                                                                       .mode = tg::detail::mode_of(fc.kind),
                                                                        .by_tanh = activation == Activation::gelu_tanh});
     return dropout_if(y, dropout, c.rng);
   }

@@ -39,8 +39,10 @@ template <>
 inline constexpr EnumNames<6> kEnumNames<LinearKind>{
     "linear", {"plain", "switchback", "switchback-vector-wise", "switchback-memory-efficient", "fp8", "fp8-e4m3"}};
 /// @}
+namespace detail {
 /// The mode of a kind. Throws for plain.
 SwitchBackMode mode_of(LinearKind);
+}  // namespace detail
 
 namespace nn {
 
@@ -48,7 +50,7 @@ namespace nn {
 struct Layer {
   const Scope* scope = nullptr;  ///< null: the caller's scope
   /// Enters the scope; call it first in forward().
-  NameScope enter() const { return NameScope(scope ? scope : current_scope()); }
+  NameScope enter() const { return NameScope(scope ? scope : tg::detail::current_scope()); }
 };
 
 struct LoraAdapter;       // lora.h

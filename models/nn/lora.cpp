@@ -41,7 +41,7 @@ LoraRows checked(const Linear& base, LoraRows rows, const LoraOptions& o) {
 LoraDelta delta_of(const Linear& base, const Params& p, const LoraOptions& o, const LoraRows& rows) {
   LoraDelta delta(p, base.weight.size(1), rows.count, o);
   NameScope layer = base.enter(), lora("lora");
-  delta.scope = current_scope();
+  delta.scope = tg::detail::current_scope();
   return delta;
 }
 }  // namespace
@@ -74,7 +74,7 @@ Tensor LoraDelta::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
   const int64_t in = a.size(0);
   TG_CHECK(x && x.ndim() >= 1 && x.size(-1) == in, shape,
            "[lora] x is {}, and A {}. The last size of x must be A's first, {}.", describe(x), a, in);
-  const Tensor a_like = cast_parameter(a, x.dtype()), b_like = cast_parameter(b, x.dtype());
+  const Tensor a_like = tg::detail::cast_parameter(a, x.dtype()), b_like = tg::detail::cast_parameter(b, x.dtype());
   if (!rng || dropout == 0) return tg::lora(x, a_like, b_like, scale, base);  // (..., out)
   Shape shape = x.shape();
   shape.back() = b.size(1);
@@ -119,7 +119,7 @@ LoraLinear::LoraLinear(Linear base, const Params& p, const LoraOptions& o, LoraR
   if (!linear_.adapter) linear_.adapter = std::make_shared<LoraAdapter>();
   auto& parts = linear_.adapter->parts;
   parts.insert(std::ranges::upper_bound(parts, row_, {}, &LoraAdapter::Part::row), {row_, delta_});
-  structure_changed();
+  tg::detail::structure_changed();
 }
 
 void LoraLinear::merge() {
@@ -134,7 +134,7 @@ void LoraLinear::merge() {
   const Tensor before = w.detach();
   w.assign(linear_.adapter->merged(w));
   linear_.adapter->unmerged = before;
-  structure_changed();
+  tg::detail::structure_changed();
 }
 void LoraLinear::unmerge() {
   detail::forbid_in_trace("lora", "an adapter is unmerged");
@@ -143,7 +143,7 @@ void LoraLinear::unmerge() {
            linear_.weight.label());
   linear_.weight.assign(linear_.adapter->unmerged);
   linear_.adapter->unmerged = {};
-  structure_changed();
+  tg::detail::structure_changed();
 }
 
 }  // namespace tg::nn

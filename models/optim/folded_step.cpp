@@ -63,7 +63,8 @@ struct Folded {
 std::optional<GradientProduct> folded_product(const std::string& name, const Tensor& grad, DType dtype,
                                               const FoldedStepOptions& o) {
   const Node* const made = maker_of(grad);
-  if (!made || std::ranges::any_of(o.stored, [&](auto& pattern) { return glob_matches(pattern, name); })) return {};
+  if (!made || std::ranges::any_of(o.stored, [&](auto& pattern) { return detail::glob_matches(pattern, name); }))
+    return {};
   TG_CHECK(!is_sum_of_products(*made), state,
            "[adamw] '{}' is used more than once, so its gradient is a sum of products. The step can fold in only a "
            "single product. List it in FoldedStepOptions::stored, or call backward() and step().",
@@ -97,7 +98,8 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
   TG_CHECK(o.clip_norm >= 0, value, "[adamw] clip_norm is {}. It must be more than 0, or 0 for no clipping.",
            o.clip_norm);
   for (const std::string& pattern : o.stored)
-    TG_CHECK(std::ranges::any_of(entries(), [&](const Entry& e) { return glob_matches(pattern, e.name); }), value,
+    TG_CHECK(std::ranges::any_of(entries(), [&](const Entry& e) { return detail::glob_matches(pattern, e.name); }),
+             value,
              "[adamw] the pattern '{}' of `stored` matches none of the {} parameters. * stands for any characters.",
              pattern, entries().size());
   TG_CHECK(!partition(), state,

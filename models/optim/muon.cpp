@@ -21,7 +21,7 @@ constexpr double kLeastNorm = 1e-7;  // keeps zeros
 constexpr int64_t kMostIterations = 100;
 
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
-  return std::ranges::any_of(patterns, [&](const std::string& p) { return glob_matches(p, name); });
+  return std::ranges::any_of(patterns, [&](const std::string& p) { return detail::glob_matches(p, name); });
 }
 double scale_of(MuonScale kind, double rows, double columns) {
   if (rows == 0 || columns == 0) return 1;
@@ -44,7 +44,7 @@ void MuonConfig::validate() const {
   adamw.validate();
 }
 
-Tensor orthogonalize(const Tensor& x, int64_t steps, DType dtype) {
+Tensor detail::orthogonalize(const Tensor& x, int64_t steps, DType dtype) {
   TG_CHECK(x.ndim() == 2, shape, "[orthogonalize] {} is not a matrix. Pass (rows, columns).", x);
   const NameScope here("orthogonalize");
   const bool tall = x.size(0) > x.size(1);
@@ -65,7 +65,7 @@ Muon::Muon(std::vector<Parameter> parameters, MuonConfig config, std::vector<Par
       config_(config),
       adamw_(config.adamw) {
   const auto matched = [&](const std::string& pattern) {
-    return std::ranges::any_of(entries(), [&](const Entry& e) { return glob_matches(pattern, e.name); });
+    return std::ranges::any_of(entries(), [&](const Entry& e) { return detail::glob_matches(pattern, e.name); });
   };
   if (config.others != MuonConfig{}.others)
     for (const std::string& pattern : config.others)
@@ -108,7 +108,7 @@ std::vector<std::string> Muon::matrices() const {
 Tensor Muon::direction(const Matrix& m, const Tensor& ahead) const {
   const auto of = [&](const Tensor& part) {
     const double scale = scale_of(config_.scale, double(part.size(0)), double(part.size(1)));
-    const Tensor y = orthogonalize(part, config_.ns_steps, config_.ns_dtype);
+    const Tensor y = detail::orthogonalize(part, config_.ns_steps, config_.ns_dtype);
     return scale == 1 ? y : y * scale;
   };
   if (m.rows.size() == 1) return of(ahead);

@@ -60,6 +60,7 @@ class Muon : public Optimizer {
   std::vector<Matrix> matrices_;  // index: entry
 };
 
+namespace detail {
 /// Approximates the matrix nearest to x (rows, columns) with equal singular values: the result's are between about 0.7
 /// and 1.2, unless those of x are many orders of magnitude apart. It is x / norm(x), then `steps` times
 /// @verbatim
@@ -67,5 +68,6 @@ class Muon : public Optimizer {
 /// @endverbatim
 /// computed in `dtype`, transposed if x is tall. Zeros give zeros. The result has x's dtype, f32 or f64.
 Tensor orthogonalize(const Tensor& x, int64_t steps = 5, DType dtype = DType::bf16);
+}  // namespace detail
 
 }  // namespace tg

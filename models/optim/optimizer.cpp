@@ -48,10 +48,10 @@ Tensor detail::norm_in_parts(Inputs grads, int64_t bytes) {
     wide |= grads[i].dtype() == DType::f64;
     part += grads[i].layout().bytes();
     if (part < size_t(bytes) && i + 1 < grads.size()) continue;
-    sums.push_back(square_sums(grads.subspan(first, i + 1 - first)));
+    sums.push_back(detail::square_sums(grads.subspan(first, i + 1 - first)));
     first = i + 1, part = 0;
   }
-  return norm_of_square_sums(sums.size() == 1 ? sums[0] : concat(sums), wide ? DType::f64 : DType::f32);
+  return detail::norm_of_square_sums(sums.size() == 1 ? sums[0] : concat(sums), wide ? DType::f64 : DType::f32);
 }
 
 Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, double lr,
@@ -85,7 +85,7 @@ Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, d
   }
   std::vector<size_t> members(groups.size());
   for (const Parameter& p : parameters) {
-    const auto g = std::ranges::find_if(groups, [&](auto& x) { return glob_matches(x.pattern, p.name); });
+    const auto g = std::ranges::find_if(groups, [&](auto& x) { return detail::glob_matches(x.pattern, p.name); });
     if (g != groups.end()) ++members[size_t(g - groups.begin())];
     entries_.push_back({p.name, p.tensor, p.row_splits, p.low, g == groups.end() ? ParameterGroup{} : *g});
   }

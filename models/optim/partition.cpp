@@ -28,7 +28,7 @@ ShardOffsets balanced(const std::vector<int64_t>& at, int ranks) {
 }
 }  // namespace
 
-std::vector<GradientBucket> gradient_buckets(std::span<const Parameter> parameters, int ranks) {
+std::vector<GradientBucket> detail::gradient_buckets(std::span<const Parameter> parameters, int ranks) {
   const int64_t least = std::max(kBucket, ranks * kSegmentsOfRank * kSegment);
   std::vector<GradientBucket> all;
   int64_t n = least;
@@ -44,7 +44,7 @@ Partition::Partition(std::vector<Parameter> parameters, std::vector<bool> whole,
     : parameters_(std::move(parameters)),
       whole_(std::move(whole)),
       comm_(std::move(comm)),
-      buckets_(gradient_buckets(parameters_, comm_->size())) {
+      buckets_(detail::gradient_buckets(parameters_, comm_->size())) {
   for (const GradientBucket& b : buckets_) {
     std::vector<int64_t> places;
     int64_t at = 0;
@@ -67,7 +67,7 @@ Shard Partition::part(size_t i, int rank) const {
 }
 
 PendingSums Partition::start_reduce(size_t bucket, Inputs grads) const {
-  return start_reduce_scatter(grads, cuts_[bucket], comm_);
+  return detail::start_reduce_scatter(grads, cuts_[bucket], comm_);
 }
 Tensor Partition::norm(const GradMap& sums) const {
   const NoGradScope off;
@@ -77,7 +77,7 @@ Tensor Partition::norm(const GradMap& sums) const {
     owned.push_back(sums.native(p.tensor));
     wide |= owned.back().dtype() == DType::f64;
   }
-  const Tensor squares = square_sums(owned);
+  const Tensor squares = detail::square_sums(owned);
   // This rank's square sums in the row of all; else zeros.
   std::vector<Tensor> row;
   int64_t done = 0;
@@ -92,7 +92,7 @@ Tensor Partition::norm(const GradMap& sums) const {
   }
   const Tensor all = row.empty() ? squares : concat(row);
   // Other ranks add zeros: exactly the owner's values.
-  return norm_of_square_sums(all_reduce({&all, 1}, comm_)[0], wide ? DType::f64 : DType::f32);
+  return detail::norm_of_square_sums(all_reduce({&all, 1}, comm_)[0], wide ? DType::f64 : DType::f32);
 }
 void Partition::gather_parameters() const {
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -105,8 +105,8 @@ void Partition::gather_parameters() const {
       for (size_t r = 0; r < cuts.size(); ++r)
         cuts[r] += std::clamp<int64_t>(cuts_[b][r] - begin_[i], 0, low.back().numel());
     }
-    all_gather_parts(w, cuts_[b], comm_);
-    if (!low.empty()) all_gather_parts(low, cuts, comm_);
+    detail::all_gather_parts(w, cuts_[b], comm_);
+    if (!low.empty()) detail::all_gather_parts(low, cuts, comm_);
   }
 }
 Tensor Partition::gather_to_first(size_t i, const Tensor& owned) const {

@@ -18,8 +18,10 @@ namespace tg {
 struct GradientBucket {
   size_t first, last;
 };
+namespace detail {
 /// The parameters in order, in buckets of at least 25 MiB of f32 and four chunks of square_sums() per rank.
 std::vector<GradientBucket> gradient_buckets(std::span<const Parameter>, int ranks);
+}  // namespace detail
 
 /// A bucket's elements, sharded over ranks at chunks of square_sums(): the gradient norm has the same bits for any
 /// number of ranks. All ranks call its functions together.

@@ -126,6 +126,9 @@ void encode_one(const detail::BpeParts& p, std::string_view text, EncodeOptions 
 }
 }  // namespace
 
+std::unique_ptr<Tokenizer> detail::bpe_tokenizer(std::string_view json) {
+  return std::make_unique<BpeTokenizer>(BpeTokenizer::from_json(json, "tokenizer.json"));
+}
 BpeTokenizer BpeTokenizer::from_json(std::string_view json, const std::string& source) {
   return from_parsed(parse_json(json, "tokenizer", source, detail::kTokenizerDepth), json, source);
 }

@@ -197,7 +197,7 @@ bool add_tokens(const std::string& folder, const Json& config, const Json& added
 // transformers 5's class, without "Fast".
 std::string class_of(const std::string& folder, const Json& config) {
   const std::string file = folder + "/config.json";
-  const Json model = detail::path_exists(file) ? json_or_null(MappedFile(file).text()) : Json();
+  const Json model = detail::path_exists(file) ? detail::json_or_null(MappedFile(file).text()) : Json();
   const std::string type = model.member("model_type").text();
   std::string name = config.member("tokenizer_class").text();
   if (name.empty()) name = model.member("tokenizer_class").text();
@@ -343,7 +343,7 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
   return BpeTokenizer::from_parsed(json, changed ? "" : text, source);
 }
 
-std::string tokenizer_json(const Tokenizer& tokenizer) {
+std::string detail::tokenizer_json(const Tokenizer& tokenizer) {
   const Json own = own_json(tokenizer.to_json());
   const Json* type = own.find("type");
   if (own.contains("model")) return text_of(own);

@@ -145,7 +145,6 @@ struct BpeParts {
 
 // An Error names `source` and the path.
 BpeParts read_bpe(const Json&, const std::string& source);
-inline constexpr size_t kTokenizerDepth = 16;  // tokenizer.json's; a post_processor nests seven deep
 
 // Byte-level characters of bytes; printable ones stay.
 const std::array<char32_t, 256>& byte_characters();

@@ -1,5 +1,4 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/tokenizers/bpe_parts.h>
 #include <tapegrad/models/tokenizers/pipeline.h>
 #include <tapegrad/models/tokenizers/utf8.h>
 

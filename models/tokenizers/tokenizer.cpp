@@ -1,8 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/tokenizers/bpe.h>
-#include <tapegrad/models/tokenizers/bpe_parts.h>
 #include <tapegrad/models/tokenizers/tokenizer.h>
 #include <tapegrad/models/tokenizers/utf8.h>
 
@@ -200,7 +198,7 @@ std::string CharTokenizer::to_json() const {
 std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view text) {
   const Json json = parse_json(text, "tokenizer", "the tokenizer's JSON", detail::kTokenizerDepth);
   if (!json.is_object()) fail_json("it is no JSON object");
-  if (json.contains("model")) return std::make_unique<BpeTokenizer>(BpeTokenizer::from_json(text, "tokenizer.json"));
+  if (json.contains("model")) return detail::bpe_tokenizer(text);
   const auto field = [&](std::string_view key) {
     const Json* found = json.find(key);
     if (!found || !found->is_string()) fail_json(fmt::format("it has no string \"{}\"", key));

@@ -19,7 +19,7 @@ namespace tg {
 namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-double tolerance_of(const Side& s) { return s.compute == DType::bf16 ? 2e-2 : s.weights == DType::f32 ? 1e-5 : 1e-11; }
+double own_tolerance(const Side& s) { return s.compute == DType::bf16 ? 2e-2 : s.weights == DType::f32 ? 1e-5 : 1e-11; }
 
 struct Threads {
   const int before = num_threads();
@@ -137,7 +137,7 @@ Difference difference(const Tensor& a, const Tensor& b) {
 class Ledger {
  public:
   Ledger(const Side& reference, const Side& other, const AdamWConfig& optimizer)
-      : own_(tolerance_of(reference)), tolerance_(tg::tolerance_of(reference, other)), optimizer_(optimizer) {}
+      : own_(own_tolerance(reference)), tolerance_(tg::detail::tolerance_of(reference, other)), optimizer_(optimizer) {}
 
   void keep(Place place, const Tensor& t) {
     Occurrences& o = occurrences_[{place.stage, place.name}];
@@ -232,7 +232,7 @@ void check_side(const Side& s) {
            "[compare] a side has weights of {} and computes in {}. Weights are f32 or f64. A side computes in their "
            "dtype, or in bf16 over f32 weights.",
            s.weights, s.compute.value_or(s.weights));
-  runtime_of(s.device);
+  detail::runtime_of(s.device);
 }
 
 // Error / tolerance; above 1: out of tolerance.
@@ -249,10 +249,10 @@ Json json_of(const Compared& t) {
 }
 }  // namespace
 
-double tolerance_of(const Side& reference, const Side& other) {
+double detail::tolerance_of(const Side& reference, const Side& other) {
   Side same = other;
   same.threads = reference.threads;
-  return same == reference ? 0 : std::max(tolerance_of(reference), tolerance_of(other));
+  return same == reference ? 0 : std::max(own_tolerance(reference), own_tolerance(other));
 }
 const Compared* Comparison::first_apart() const {
   const auto at = std::ranges::find(tensors, false, &Compared::within);
@@ -295,7 +295,7 @@ Side Side::parse(std::string_view text) {
   side.device = Device::parse(word);
   next();
   if (std::ranges::count(kTypes, word)) {
-    const DType t = dtype_from_name(word);
+    const DType t = detail::dtype_from_name(word);
     if (t == DType::bf16)
       side.compute = t;
     else
@@ -322,7 +322,7 @@ std::string to_table(const Comparison& c, int64_t most) {
   const auto past = std::count_if(order.begin(), order.end(), [](auto* t) { return !t->within(); });
   std::string text =
       fmt::format("{} against {}: {} tensors, ", to_string(c.other), to_string(c.reference), order.size());
-  const bool exact = tolerance_of(c.reference, c.other) == 0;
+  const bool exact = detail::tolerance_of(c.reference, c.other) == 0;
   if (const Compared* first = c.first_apart())
     text += fmt::format("{} of them past {}; the first in the order of execution is {} {}\n", past,
                         exact ? "equality" : "their tolerance", name_of(first->stage), first->name);

@@ -64,9 +64,11 @@ struct Comparison {
   bool within() const { return !first_apart(); }
 };
 
+namespace detail {
 /// The coarser side's tolerance: f64 1e-11, f32 1e-5, bf16 2e-2. It is 0, exact equality, if the sides differ at most
 /// in threads. Rewrite rules may change rounding in lazy and compiled modes.
 double tolerance_of(const Side& reference, const Side& other);
+}  // namespace detail
 
 /// Options of compare().
 struct CompareOptions {

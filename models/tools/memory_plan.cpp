@@ -90,7 +90,7 @@ std::string detail::what_fits(const std::vector<std::vector<Variant>>& lists, in
   return all.empty() ? "" : fmt::format("These would fit: {}.", all);
 }
 void detail::check_fits(const Variant& run, Device device, const std::function<std::string(int64_t)>& advice) {
-  const int64_t there = int64_t(runtime_of(device).memory(device.index)), bytes = run.bytes();
+  const int64_t there = int64_t(detail::runtime_of(device).memory(device.index)), bytes = run.bytes();
   TG_CHECK(there == 0 || bytes <= there, memory,
            "{} takes {} of memory, and {} has {}, which is {} too little. All tensors of a step must fit. {}", run.name,
            detail::readable_bytes(bytes), device == Device::cpu() ? "this process" : to_string(device),
@@ -109,7 +109,7 @@ MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>
     std::optional<Lora> lora;
     if (adapters) lora = apply_lora(model, params, *adapters);
     const Params& trained = lora ? lora->params() : params;
-    model = with_linears(model, trained, train);
+    model = detail::with_linears(model, trained, train);
     plan = of_step(model, trained, batch, train, device, comm);
     plan.parameters = params.numel() + (lora ? lora->params().numel() : 0);
   });

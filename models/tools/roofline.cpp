@@ -30,7 +30,7 @@ std::vector<WorkOfOp> StepWork::all() const {
   add(ops, backward), add(ops, update);
   return ops;
 }
-std::vector<std::string_view> device_roofline_names() {
+std::vector<std::string_view> detail::device_roofline_names() {
   std::vector<std::string_view> names;
   for (const DeviceRoofline& m : kMachines) names.push_back(m.name);
   return names;
@@ -40,11 +40,11 @@ DeviceRoofline device_roofline(const std::string& name) {
     if (m.name == name) return m;
   TG_CHECK(name.find_first_of("./") != name.npos, value,
            "[roofline] there is no device '{}'. Name {}, or a JSON file with what another one sustains.", name,
-           detail::listed(device_roofline_names()));
+           detail::listed(detail::device_roofline_names()));
   DeviceRoofline m{.name = name};
   ConfigFields fields;
   detail::visit_roofline_fields(m, fields);
-  read_fields(MappedFile(name).text(), {.name = name, .every_field = true, .op = "roofline"}, fields);
+  detail::read_fields(MappedFile(name).text(), {.name = name, .every_field = true, .op = "roofline"}, fields);
   detail::visit_roofline_fields(m, [&](const char* key, double x) {
     TG_CHECK(x > 0 || (x == 0 && std::string_view(key) == "us_per_call"), value,
              "[roofline] '{}' is {} in {}. It must be above 0.", key, x, name);
@@ -52,8 +52,8 @@ DeviceRoofline device_roofline(const std::string& name) {
   return m;
 }
 
-StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,
-                   Device device, const LoraConfig* adapters, DType weights) {
+StepWork detail::step_work(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,
+                           Device device, const LoraConfig* adapters, DType weights) {
   train.validate();
   StepWork work;
   dry_run([&] {
@@ -62,7 +62,7 @@ StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& ba
     std::optional<Lora> lora;
     if (adapters) lora = apply_lora(model, params, *adapters);
     const Params& trained = lora ? lora->params() : params;
-    model = with_linears(model, trained, train);
+    model = detail::with_linears(model, trained, train);
     const auto optimizer = make_optimizer(train, trained.trainable());
     const auto step = [&](const MicroBatches& micro) {
       std::vector<Rng> draws(micro.batches.size());
@@ -102,22 +102,23 @@ StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& ba
   });
   return work;
 }
-StepWork step_work(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters,
-                   DType weights) {
+StepWork detail::step_work(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters,
+                           DType weights) {
   const auto windows = [&] { return zeros({train.batch, train.window_in(config.context)}, DType::i32); };  // (B, T)
   const auto batch = [&] { return Batch{windows(), windows()}; };
-  return step_work([&](const Params& params) { return Gpt(params, config); }, batch, train, device, adapters, weights);
+  return detail::step_work([&](const Params& params) { return Gpt(params, config); }, batch, train, device, adapters,
+                           weights);
 }
-double floor_seconds(const WorkOfOp& op, const DeviceRoofline& m) {
+double detail::floor_seconds(const WorkOfOp& op, const DeviceRoofline& m) {
   const double tflops = op.from == DType::bf16 || op.from == DType::f16 ? m.bf16_tflops
                         : size_of(op.from) == 1                         ? m.int8_tflops
                                                                         : m.f32_tflops;
   const double moved = double(op.work.read + op.work.written) / (m.gb_per_s * 1e9);
   return std::max(moved, 2 * op.work.multiply_adds / (tflops * 1e12)) + double(op.calls) * m.us_per_call * 1e-6;
 }
-double floor_seconds(const std::vector<WorkOfOp>& ops, const DeviceRoofline& m) {
+double detail::floor_seconds(const std::vector<WorkOfOp>& ops, const DeviceRoofline& m) {
   double sum = 0;
-  for (const WorkOfOp& op : ops) sum += floor_seconds(op, m);
+  for (const WorkOfOp& op : ops) sum += detail::floor_seconds(op, m);
   return sum;
 }
 

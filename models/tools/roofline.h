@@ -26,13 +26,13 @@ template <class M, class F> void visit_roofline_fields(M& m, F&& f) {
   f("gb_per_s", m.gb_per_s), f("f32_tflops", m.f32_tflops), f("bf16_tflops", m.bf16_tflops);
   f("int8_tflops", m.int8_tflops), f("us_per_call", m.us_per_call);
 }
+/// The names that device_roofline() knows.
+std::vector<std::string_view> device_roofline_names();
 }  // namespace detail
 
 /// "h100", "h200", or the path of a JSON file with DeviceRoofline's fields. An Error lists the names, or names a
 /// missing, unknown or wrong field.
 DeviceRoofline device_roofline(const std::string& name_or_path);
-/// The names that device_roofline() knows.
-std::vector<std::string_view> device_roofline_names();
 
 /// The ops of a training step, over all micro-batches, by phase.
 struct StepWork {
@@ -41,6 +41,7 @@ struct StepWork {
   std::vector<WorkOfOp> update;    ///< the gradient norm and the optimiser
   std::vector<WorkOfOp> all() const;
 };
+namespace detail {
 /// The ops of Trainer's step, in config.accumulate micro-batches.
 StepWork step_work(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig&, Device = {},
                    const LoraConfig* adapters = nullptr, DType weights = DType::f32);
@@ -52,5 +53,6 @@ StepWork step_work(const GptConfig&, const TrainConfig&, Device = {}, const Lora
 double floor_seconds(const WorkOfOp&, const DeviceRoofline&);
 /// The sum of floor_seconds() over sequential ops.
 double floor_seconds(const std::vector<WorkOfOp>&, const DeviceRoofline&);
+}  // namespace detail
 
 }  // namespace tg

@@ -26,7 +26,7 @@ void within(const char* name, double value, double low, double high) {
 }  // namespace
 
 void from_name(std::string_view name, DType& to) {
-  to = dtype_from_name(kComputeTypes[detail::known_place("dtype", name, kComputeTypes)]);
+  to = detail::dtype_from_name(kComputeTypes[detail::known_place("dtype", name, kComputeTypes)]);
 }
 
 void TrainConfig::validate() const {
@@ -115,7 +115,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, std::vector<Para
                                            .adamw = adamw},
                                 std::vector<ParameterGroup>(), shared);
 }
-double optimizer_lr(const TrainConfig& c, double lr) {
+double detail::optimizer_lr(const TrainConfig& c, double lr) {
   return c.optimizer == OptimizerKind::muon ? lr * (c.muon_lr / c.lr) : lr;
 }
 

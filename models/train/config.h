@@ -81,10 +81,10 @@ struct TrainConfig {
 /// A run's optimiser, sharded if c.shard_optimizer.
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig&, std::vector<Parameter>,
                                           const std::shared_ptr<Communicator>& = Communicator::self());
+namespace detail {
 /// Optimizer::set_lr()'s argument at schedule rate `lr`: for Muon the hidden matrices' rate.
 double optimizer_lr(const TrainConfig&, double lr);
 
-namespace detail {
 /// Calls f(name, field, help) per field.
 template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("batch", c.batch, "windows in a micro-batch");

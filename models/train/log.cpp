@@ -26,7 +26,7 @@ template <class F> void each_line(std::string_view text, F f) {
     const std::string_view line = text.substr(begin, end - begin);
     const size_t first = line.find_first_not_of(" \t\r");
     const bool is_object = first != line.npos && line[first] == '{' && line[line.find_last_not_of(" \t\r")] == '}';
-    f(text.substr(begin, end + 1 - begin), is_object ? json_or_null(line) : Json());
+    f(text.substr(begin, end + 1 - begin), is_object ? detail::json_or_null(line) : Json());
   }
 }
 // The lines up to `step`, by strictly increasing step.

@@ -9,7 +9,7 @@ GradientReducer::GradientReducer(std::vector<Parameter> parameters, std::shared_
     : parameters_(std::move(parameters)),
       comm_(std::move(comm)),
       partition_(partition),
-      buckets_(gradient_buckets(parameters_, comm_->size())),
+      buckets_(detail::gradient_buckets(parameters_, comm_->size())),
       grads_(parameters_.size()) {
   for (const GradientBucket& b : buckets_) {
     for (size_t i = b.first; i < b.last; ++i)
@@ -52,7 +52,8 @@ void GradientReducer::start(size_t b) {
     if (grads_[i]) all.push_back(std::exchange(grads_[i], Tensor())), ids.push_back(p.tensor.id());
   }
   if (all.empty()) return;
-  pending_.push_back({std::move(ids), partition_ ? partition_->start_reduce(b, all) : start_all_reduce(all, comm_)});
+  pending_.push_back(
+      {std::move(ids), partition_ ? partition_->start_reduce(b, all) : detail::start_all_reduce(all, comm_)});
 }
 void GradientReducer::finish_oldest() {
   const ProfileRange range("reduce");

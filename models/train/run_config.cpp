@@ -218,8 +218,8 @@ GptConfig model_preset(std::string_view name) {
   };
   return configs[place_of("arch", name, kArchs)];
 }
-std::string run_preset_names() { return detail::listed(kPresets); }
-std::string model_preset_names() { return detail::listed(kArchs); }
+std::string detail::run_preset_names() { return detail::listed(kPresets); }
+std::string detail::model_preset_names() { return detail::listed(kArchs); }
 
 bool detail::is_model_setting(std::string_view name) { return in(name, settings_of("model")); }
 bool detail::is_data_setting(std::string_view name) { return in(name, settings_of("data")); }

@@ -26,10 +26,12 @@ RunConfig run_preset(std::string_view name);
 /// The model "nano" (with the tokenizer's vocabulary), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt-small-10k",
 /// "gpt-medium-10k" (vocabulary 10 000), "cs336-2.7b" (Stanford CS336, assignment 2). An Error lists the names.
 GptConfig model_preset(std::string_view name);
+namespace detail {
 /// The names for help texts: "a, b".
 /// @{
 std::string run_preset_names();
 std::string model_preset_names();
+}  // namespace detail
 /// @}
 
 /// A setting in help texts. `kind` is INT, NUMBER, BOOL or NAME, `value` the default.

@@ -51,8 +51,8 @@ void check_fits(const StateDict& given, const std::map<std::string, Layout>& own
 }
 }  // namespace
 
-TrainerState training_state(int64_t step, const Params& params, const Optimizer& optimizer, const Rng& data,
-                            const Rng& dropout, const StateDict& own) {
+TrainerState detail::training_state(int64_t step, const Params& params, const Optimizer& optimizer, const Rng& data,
+                                    const Rng& dropout, const StateDict& own) {
   check_own(own, optimizer);
   TrainerState s{.step = step,
                  .optimizer_steps = optimizer.steps(),
@@ -63,7 +63,7 @@ TrainerState training_state(int64_t step, const Params& params, const Optimizer&
   for (const auto& [name, t] : own) s.tensors[fmt::format("{}{}", kOwn, name)] = t.detach();
   return s;
 }
-void restore(const TrainerState& s, const Params& params, Optimizer& optimizer, const StateDict& own_tensors) {
+void detail::restore(const TrainerState& s, const Params& params, Optimizer& optimizer, const StateDict& own_tensors) {
   check_own(own_tensors, optimizer);
   std::map<std::string, Layout> own;
   for (const auto& [name, t] : own_tensors) own.emplace(fmt::format("{}{}", kOwn, name), t.layout());
@@ -75,7 +75,7 @@ void restore(const TrainerState& s, const Params& params, Optimizer& optimizer, 
     own.emplace(fmt::format("{}{}", prefix_of(optimizer), name), layout);
   tg::check_fits(s.tensors, own, params.all());
   for (const Parameter& p : params.all())
-    if (p.low) (void)split_weight(s.tensors.at(fmt::format("{}{}", kModel, p.name)));
+    if (p.low) (void)detail::split_weight(s.tensors.at(fmt::format("{}{}", kModel, p.name)));
   optimizer.load_state(without_prefix(prefix_of(optimizer), s.tensors), s.optimizer_steps);
   params.assign(without_prefix(kModel, s.tensors));  // cannot fail after the checks
   for (const auto& [name, t] : own_tensors)

@@ -103,7 +103,7 @@ void TrainStep::search(const MicroBatches& m) {
 }
 
 TrainStep::Outcome TrainStep::run(const MicroBatches& m, double lr) {
-  optimizer_->set_lr(optimizer_lr(config_, lr));
+  optimizer_->set_lr(detail::optimizer_lr(config_, lr));
   if (compiled_) return run_compiled(m);
   const StepGradients g = gradients(m);
   const Outcome o = read(report_of(g));
@@ -123,8 +123,9 @@ void TrainStep::move_to_device(const Tensor& x, Tensor& to) const {
   const Tensor from = x.detach().contiguous();
   eval({from});
   const Layout& l = from.layout();
-  runtime_of(device).copy_from_host(device.index, to.value()->storage->data,
-                                    from.value()->storage->data + size_t(l.offset) * size_of(l.dtype), l.bytes());
+  detail::runtime_of(device).copy_from_host(device.index, to.value()->storage->data,
+                                            from.value()->storage->data + size_t(l.offset) * size_of(l.dtype),
+                                            l.bytes());
 }
 // Inputs: those and targets of each micro-batch, then the weights if there are several.
 TrainStep::Outcome TrainStep::run_compiled(const MicroBatches& m) {

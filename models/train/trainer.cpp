@@ -59,7 +59,7 @@ ValidationLoss validation_loss(const Model& model, const std::function<std::opti
   return e;
 }
 
-Model with_linears(Model model, const Params& params, const TrainConfig& config) {
+Model detail::with_linears(Model model, const Params& params, const TrainConfig& config) {
   if (config.split_weights) {
     bool any = false;
     for (const NamedLinear& l : model.linears())
@@ -75,7 +75,7 @@ Model with_linears(Model model, const Params& params, const TrainConfig& config)
 }
 Trainer::Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig& config,
                  std::shared_ptr<Communicator> comm)
-    : model_(with_linears(model, params, detail::valid(config))),
+    : model_(detail::with_linears(model, params, detail::valid(config))),
       params_(params),
       config_(config),
       comm_(std::move(comm)),
@@ -112,7 +112,7 @@ void Trainer::explain(const std::string& what, const StepRecord& r, const std::f
           ? fmt::format(
                 "Lower muon_lr, the rate of the hidden matrices (now {:.3g}), or lr, that of all others (now "
                 "{:.3g}), or use more warm-up",
-                optimizer_lr(config_, r.lr), r.lr)
+                detail::optimizer_lr(config_, r.lr), r.lr)
           : fmt::format("Lower the learning rate (now {}) or use more warm-up", r.lr);
   throw Error(Error::Kind::non_finite, fmt::format("[train] {}. {}. {}", what, advice, found));
 }
@@ -212,7 +212,7 @@ std::optional<double> Trainer::validation_loss(const std::function<bool()>& stop
 }
 
 TrainerState Trainer::state(const StateDict& own) const {
-  TrainerState s = training_state(steps_, params_, step_->optimizer(), data_rng_, step_->dropout, own);
+  TrainerState s = detail::training_state(steps_, params_, step_->optimizer(), data_rng_, step_->dropout, own);
   s.unvalidated = unvalidated_;
   return s;
 }
@@ -220,7 +220,7 @@ void Trainer::load_state(const TrainerState& s, const StateDict& own) {
   TG_CHECK(s.step >= 0 && s.step <= config_.max_steps, value,
            "[train] the state was saved after {} steps, and max_steps is {}. It must not be less. Raise max_steps.",
            s.step, config_.max_steps);
-  restore(s, params_, step_->optimizer(), own);
+  detail::restore(s, params_, step_->optimizer(), own);
   data_rng_ = s.data;
   step_->dropout = s.dropout;
   steps_ = s.step;

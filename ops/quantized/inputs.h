@@ -1,8 +1,7 @@
 /// @file
-/// Dtypes of the ops on 8-bit values, and the quantization of a weight. For their sources and kernels.
+/// Dtypes of the ops on 8-bit values. For their sources and kernels.
 #pragma once
-#include <tapegrad/ops/quantized/quantize.h>
-#include <tapegrad/ops/quantized/switchback.h>
+#include <tapegrad/core/tensor.h>
 
 namespace tg::detail {
 
@@ -23,7 +22,5 @@ template <class F> void visit_quantizable(DType d, F&& f) {
 }
 /// One number per row.
 inline Shape without_last(const Shape& s) { return Shape(s.begin(), s.end() - 1); }
-/// Quantizes a weight to int8 in a mode other than fp8.
-Quantized quantize_weight(const Tensor& weight, SwitchBackMode);
 
 }  // namespace tg::detail

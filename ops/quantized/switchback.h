@@ -7,6 +7,7 @@
 #include <string_view>
 
 namespace tg {
+struct Quantized;
 
 /// Quantization of weights, and what backward keeps. Rows of x and of the gradient have separate scales.
 enum class SwitchBackMode : uint8_t {
@@ -49,5 +50,9 @@ struct SwitchBack : OpOf<SwitchBack> {
 /// weight or gradient that is NaN or infinite; `in` and `out` are at most 131071.
 Tensor switchback_linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                          SwitchBackMode = SwitchBackMode::global);
+namespace detail {
+/// Quantizes a weight to int8 in a mode other than fp8.
+Quantized quantize_weight(const Tensor& weight, SwitchBackMode);
+}  // namespace detail
 
 }  // namespace tg

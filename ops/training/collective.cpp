@@ -56,7 +56,7 @@ Tensors PendingSums::finish() {
   const size_t n = all.size() / 2;
   const bool runs = bool(all.back().value()->storage);
   try {
-    emit_update(make_ref<op::FinishSums>(comm_), all, n);
+    detail::emit_update(make_ref<op::FinishSums>(comm_), all, n);
     // A lazy value may be dropped, and its memory with it.
     if (runs && lazy_enabled()) eval({all.data(), n});
   } catch (...) {
@@ -69,7 +69,7 @@ Tensors PendingSums::finish() {
 }
 Layouts op::FinishSums::infer(Inputs in) const {
   Layouts all;
-  for (const Tensor& sum : in.first(in.size() / 2)) all.emplace_back(contiguous_like(sum));
+  for (const Tensor& sum : in.first(in.size() / 2)) all.emplace_back(detail::contiguous_like(sum));
   return all;
 }
 
@@ -82,12 +82,12 @@ Layouts op::AllReduce::infer(Inputs in) const {
   all.emplace_back(ticket(in[0].device()));
   return all;
 }
-PendingSums start_all_reduce(Inputs x, std::shared_ptr<Communicator> comm) {
+PendingSums detail::start_all_reduce(Inputs x, std::shared_ptr<Communicator> comm) {
   check_call(op::AllReduce::kName, x, comm);
   return {make_ref<op::AllReduce>(comm), x, comm};
 }
 Tensors all_reduce(Inputs x, std::shared_ptr<Communicator> comm) {
-  return start_all_reduce(x, std::move(comm)).finish();
+  return detail::start_all_reduce(x, std::move(comm)).finish();
 }
 
 Layouts op::ReduceScatter::infer(Inputs in) const {
@@ -104,12 +104,12 @@ Layouts op::ReduceScatter::infer(Inputs in) const {
   return all;
 }
 void op::ReduceScatter::key(StructuralHash& k) const { add_to(k, comm.get(), cuts); }
-PendingSums start_reduce_scatter(Inputs x, const ShardOffsets& cuts, std::shared_ptr<Communicator> comm) {
+PendingSums detail::start_reduce_scatter(Inputs x, const ShardOffsets& cuts, std::shared_ptr<Communicator> comm) {
   check_call(op::ReduceScatter::kName, x, comm);
   return {make_ref<op::ReduceScatter>(comm, cuts), x, comm};
 }
 Tensors reduce_scatter(Inputs x, const ShardOffsets& cuts, std::shared_ptr<Communicator> comm) {
-  return start_reduce_scatter(x, cuts, std::move(comm)).finish();
+  return detail::start_reduce_scatter(x, cuts, std::move(comm)).finish();
 }
 
 Layouts op::AllGatherParts::infer(Inputs in) const {
@@ -119,14 +119,14 @@ Layouts op::AllGatherParts::infer(Inputs in) const {
     TG_CHECK(in[w.size() + k].dtype() == DType::bf16 && in[w.size() + k].shape() == w[copied[k]].shape(), internal,
              "[{}] the copy of weight {}, {}, is {}.", kName, copied[k], w[copied[k]], in[w.size() + k]);
   Layouts all;
-  for (const Tensor& x : in) all.emplace_back(contiguous_like(x));
+  for (const Tensor& x : in) all.emplace_back(detail::contiguous_like(x));
   return all;
 }
 void op::AllGatherParts::key(StructuralHash& k) const {
   add_to(k, comm.get(), cuts);
   for (const uint32_t i : copied) k.add(uint64_t(i));
 }
-void all_gather_parts(Inputs w, const ShardOffsets& cuts, std::shared_ptr<Communicator> comm) {
+void detail::all_gather_parts(Inputs w, const ShardOffsets& cuts, std::shared_ptr<Communicator> comm) {
   check_call(op::AllGatherParts::kName, w, comm);
   for (const Tensor& x : w) {
     TG_CHECK(!detail::on_tape(x), state,

@@ -52,6 +52,19 @@ struct AllGatherParts : OpOf<AllGatherParts> {
 };
 }  // namespace op
 
+class PendingSums;
+namespace detail {
+/// Asynchronous all_reduce() and reduce_scatter(), with the results from PendingSums::finish(). Ranks exchange data
+/// while the caller computes: on the CPU in a thread, if MPI allows threads, on GPUs in a stream.
+/// @{
+PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
+PendingSums start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
+/// @}
+/// Gives all ranks the owners' shards of each weight, in place if no other handle has the old values, and updates
+/// cast_parameter() copies. Weights are leaves, of 2 bytes or more per element. The op is not recorded.
+void all_gather_parts(Inputs w, const ShardOffsets&, std::shared_ptr<Communicator>);
+}  // namespace detail
+
 /// Asynchronous sums over the ranks. Keeps the values that they read and the memory that they write.
 class PendingSums {
  public:
@@ -62,8 +75,8 @@ class PendingSums {
   Tensors finish();
 
  private:
-  friend PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
-  friend PendingSums start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
+  friend PendingSums detail::start_all_reduce(Inputs, std::shared_ptr<Communicator>);
+  friend PendingSums detail::start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
   PendingSums(OpPtr, Inputs, std::shared_ptr<Communicator>);
   std::vector<Tensor> all_;  // inputs of FinishSums
   std::shared_ptr<Communicator> comm_;
@@ -75,14 +88,5 @@ class PendingSums {
 Tensors all_reduce(Inputs, std::shared_ptr<Communicator>);
 /// all_reduce() restricted to this rank's shard of each tensor: (n) for its n >= 0 elements in row-major order.
 Tensors reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
-/// Asynchronous all_reduce() and reduce_scatter(), with the results from PendingSums::finish(). Ranks exchange data
-/// while the caller computes: on the CPU in a thread, if MPI allows threads, on GPUs in a stream.
-/// @{
-PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
-PendingSums start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
-/// @}
-/// Gives all ranks the owners' shards of each weight, in place if no other handle has the old values, and updates
-/// cast_parameter() copies. Weights are leaves, of 2 bytes or more per element. The op is not recorded.
-void all_gather_parts(Inputs w, const ShardOffsets&, std::shared_ptr<Communicator>);
 
 }  // namespace tg

@@ -164,7 +164,7 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
              "[{}] the copy of weight {}, {}, is {}.", op, copied[k], in[copied[k]], copies[k]);
   check_norm(op, in.subspan(std::min(roles.size() * n + inserted, in.size())));
   Layouts l;
-  for (size_t i = 0; i < updated * n + inserted; ++i) l.emplace_back(contiguous_like(in[i]));
+  for (size_t i = 0; i < updated * n + inserted; ++i) l.emplace_back(detail::contiguous_like(in[i]));
   return l;
 }
 // Work of a step that does not read old copies.
@@ -182,7 +182,7 @@ Layouts op::SquareSums::infer(Inputs in) const {
   }
   return {Layout::contiguous({segments}, DType::f64, in[0].device())};
 }
-Tensor square_sums(Inputs x) {
+Tensor detail::square_sums(Inputs x) {
   TG_CHECK(!x.empty(), value, "[square_sums] there are no tensors. Pass at least one.");
   return emit(stateless<op::SquareSums>(), x)[0];
 }
@@ -193,14 +193,14 @@ Layouts op::NormOfSquareSums::infer(Inputs in) const {
            dtype);
   return {Layout::contiguous({}, dtype, in[0].device())};
 }
-Tensor norm_of_square_sums(const Tensor& sums, DType dtype) {
+Tensor detail::norm_of_square_sums(const Tensor& sums, DType dtype) {
   return emit1(make_ref<op::NormOfSquareSums>(dtype), {sums});
 }
 Tensor global_norm(Inputs grads) {
   TG_CHECK(!grads.empty(), value, "[global_norm] there are no tensors. Pass at least one.");
   bool wide = false;
   for (const Tensor& g : grads) check::computes("global_norm", g), wide |= g && g.dtype() == DType::f64;
-  return norm_of_square_sums(square_sums(grads), wide ? DType::f64 : DType::f32);
+  return detail::norm_of_square_sums(detail::square_sums(grads), wide ? DType::f64 : DType::f32);
 }
 
 op::StepParts::StepParts(std::span<const int64_t> first, Places copied, Places split, Bufs in, Bufs out)
@@ -258,7 +258,7 @@ void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t
   detail::emit_with_copies(std::move(step), x.w, std::move(in), kMoments * x.w.size() + low.size());
 }
 
-SplitTensor split_weight(const Tensor& w) {
+SplitTensor detail::split_weight(const Tensor& w) {
   TG_CHECK(w.dtype() == DType::f32, dtype, "[split_weight] the weight is {}. It must be f32: use .to(dtype).", w);
   const auto like = [&](DType t) { return Layout::contiguous(w.shape(), t, w.device()); };
   if (detail::running_dry()) return {empty(like(DType::bf16)), empty(like(DType::u16))};
@@ -274,7 +274,7 @@ SplitTensor split_weight(const Tensor& w) {
   }
   return {tensor(high, w.shape(), w.device()), tensor(low, w.shape(), w.device())};
 }
-Tensor join_weight(const SplitTensor& s) {
+Tensor detail::join_weight(const SplitTensor& s) {
   const auto high = s.high.to_vector<bf16>();
   const auto low = s.low.to_vector<uint16_t>();
   std::vector<float> x(high.size());
@@ -302,9 +302,9 @@ Layouts op::AdamWProductStep::infer(Inputs in) const {
   check_norm(kName, in.subspan(kAdamWProduct.size()));
   return l;
 }
-void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const GradientProduct& grad,
-                        const AdamWOptions& o, double lr, int64_t t, const AdamWOverrides& own, const Tensor& norm,
-                        double max_norm, Ref<OptimizerClock> count, bool counts) {
+void detail::adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const GradientProduct& grad,
+                                const AdamWOptions& o, double lr, int64_t t, const AdamWOverrides& own,
+                                const Tensor& norm, double max_norm, Ref<OptimizerClock> count, bool counts) {
   constexpr auto kName = op::AdamWProductStep::kName;
   check_count(kName, bool(count), lr, t);
   const auto one = [](const Tensor& x) { return Inputs(&x, 1); };
@@ -312,7 +312,7 @@ void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const
   const std::vector<Tensor> in = checked_inputs(kName, kAdamWProduct, kMoments, lists, norm, max_norm);
   check_step(kName, lr, t);
   check_skip(kName, o.skip_non_finite, norm);
-  emit_update(
+  detail::emit_update(
       make_ref<op::AdamWProductStep>(op::AdamWAttributes{
           o, adamw_numbers(kName, {&own, 1}, one(w), one(m), o), {}, {}, lr, max_norm, t, std::move(count), counts}),
       in, kMoments);

@@ -174,11 +174,6 @@ struct SgdStep : StepOp<SgdStep, StepAttributes<SgdOptions, SgdOverrides>> {
 };
 }  // namespace op
 
-/// Sums of squares of segments of 2^14 elements of each tensor, in row-major order: (number of segments) f64. At least
-/// one tensor; any shapes; f64, f32, bf16. No gradient.
-Tensor square_sums(Inputs);
-/// The norm from square_sums(), (n) f64: the square root of their sum in order, 0-d of this dtype, f64 or f32.
-Tensor norm_of_square_sums(const Tensor& sums, DType);
 /// norm_of_square_sums(square_sums(grads)): f64 if a tensor is f64, else f32.
 Tensor global_norm(Inputs grads);
 
@@ -220,22 +215,31 @@ struct SplitTensor {
   Tensor high;  ///< bf16, nearest with ties away from 0
   Tensor low;   ///< u16
 };
+namespace detail {
+/// Sums of squares of segments of 2^14 elements of each tensor, in row-major order: (number of segments) f64. At least
+/// one tensor; any shapes; f64, f32, bf16. No gradient.
+Tensor square_sums(Inputs);
+/// The norm from square_sums(), (n) f64: the square root of their sum in order, 0-d of this dtype, f64 or f32.
+Tensor norm_of_square_sums(const Tensor& sums, DType);
 /// Splits an f32 tensor on its device, by the host; NaNs become quiet ones. An Error names the first finite element
 /// whose nearest bf16 is not, from 0x1.ffp127 on; adamw_step() keeps weights below.
 SplitTensor split_weight(const Tensor&);
 /// The f32 of split_weight(), on the host.
 Tensor join_weight(const SplitTensor&);
+}  // namespace detail
 
 /// A gradient a^T b in the shape of the weight, with a (R, rows), b (R, columns).
 struct GradientProduct {
   Tensor a, b;
 };
+namespace detail {
 /// adamw_step() of a single tensor with grad = a^T b, which the kernel computes tile by tile and never stores. a and b
 /// have w's dtype, and rows times columns are w's elements, in row-major order. If another op of the optimiser's step
 /// counts, pass counts = false and call this one after it.
 void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const GradientProduct& grad,
                         const AdamWOptions&, double lr, int64_t t, const AdamWOverrides& = {}, const Tensor& norm = {},
                         double max_norm = 0, Ref<OptimizerClock> count = {}, bool counts = true);
+}  // namespace detail
 
 /// The tensors of an SGD step: lists of one length, in one order.
 struct SgdTensors {

@@ -16,7 +16,7 @@ template <class OpT> void emit_with_copies(Ref<OpT> op, Inputs w, std::vector<Te
     if (Ref<Value> copy = take_bf16_copy(w[k])) copies.emplace_back(std::move(copy)), op->copied.push_back(uint32_t(k));
   const std::vector<uint32_t> copied = op->copied;
   in.insert(in.begin() + int64_t(updated), copies.begin(), copies.end());
-  emit_update(std::move(op), in, updated + copies.size());
+  detail::emit_update(std::move(op), in, updated + copies.size());
   for (size_t k = 0; k < copies.size(); ++k) give_bf16_copy(*w[copied[k]].value(), copies[k].value());
 }
 }  // namespace tg::detail

@@ -12,8 +12,8 @@
 
 namespace {
 tg::ChatTemplate chat_of(const std::string& folder, const std::string& name, const tg::Tokenizer& tokenizer) {
-  const tg::Json tokens = tg::special_tokens_of({folder}, tokenizer);
-  return name.empty() ? tg::ChatTemplate(tg::chat_template_of(folder), folder, tokens)
+  const tg::Json tokens = tg::detail::special_tokens_of({folder}, tokenizer);
+  return name.empty() ? tg::ChatTemplate(tg::detail::chat_template_of(folder), folder, tokens)
                       : tg::ChatTemplate::named(name, tokens);
 }
 }  // namespace

@@ -43,7 +43,7 @@ template <class C> struct Scaled {
 
 void unit_cuda(const Unit& op, tg::Bufs in, tg::Bufs out, tg::Context& context) {
   if (out[0].numel() == 0) return;
-  tg::visit_float(out[0].dtype(), [&]<class T>() {
+  tg::kernel::visit_float(out[0].dtype(), [&]<class T>() {
     using C = tg::compute_t<T>;
     const int64_t n = out[0].shape().back(), rows = out[0].numel() / n;
     C* squares = context.scratch<C>(rows);

@@ -24,7 +24,7 @@ TEST_CASE("cast_parameter: one conversion for as long as a leaf keeps its value"
     CAPTURE(lazy);
     const Mode mode(lazy);
     const Tensor w = random({5, 3}, 1).requires_grad_(), other = random({5, 3}, 2);
-    const auto read = [&] { eval({cast_parameter(w, kNarrow)}); };
+    const auto read = [&] { eval({detail::cast_parameter(w, kNarrow)}); };
     CHECK(casts_for(read) == 1);
     CHECK(casts_for(read) == 0);
     CHECK(is_copy_of(w));
@@ -35,7 +35,7 @@ TEST_CASE("cast_parameter: one conversion for as long as a leaf keeps its value"
     other.detach().mutable_data<float>()[0] = 7;  // the same elements
     CHECK(casts_for(read) == 1);
     CHECK(is_copy_of(w));
-    const Tensor view = cast_parameter(w, kNarrow);
+    const Tensor view = detail::cast_parameter(w, kNarrow);
     view.detach().mutable_data<bf16>()[2] = bf16(99.0f);
     CHECK(casts_for(read) == 1);
     CHECK(is_copy_of(w));
@@ -47,16 +47,16 @@ TEST_CASE("cast_parameter: what has no copy is converted by to()") {
   const Tensor frozen = random({4}, 1), w = random({4}, 2).requires_grad_(), y = w * 2;
   const Tensor wide = random<double>({4}, 3).requires_grad_();
   for (const Tensor& t : {frozen, y, wide})
-    for (int i = 0; i < 2; ++i) CHECK(casts_for([&] { cast_parameter(t, kNarrow); }) == 1);
-  CHECK(casts_for([&] { cast_parameter(w, DType::f64); }) == 1);
-  CHECK(cast_parameter(w, DType::f32).id() == w.id());
-  CHECK_THROWS_WITH_AS(cast_parameter(Tensor(), kNarrow), doctest::Contains("an empty tensor was read"), Error);
+    for (int i = 0; i < 2; ++i) CHECK(casts_for([&] { detail::cast_parameter(t, kNarrow); }) == 1);
+  CHECK(casts_for([&] { detail::cast_parameter(w, DType::f64); }) == 1);
+  CHECK(detail::cast_parameter(w, DType::f32).id() == w.id());
+  CHECK_THROWS_WITH_AS(detail::cast_parameter(Tensor(), kNarrow), doctest::Contains("an empty tensor was read"), Error);
 }
 TEST_CASE("cast_parameter: gradients are those of to(), the second ones too") {
   const Tensor x = random({2, 4}, 1).to(kNarrow);
   const auto gradients = [&](bool kept) {
     const Tensor w = random({3, 4}, 2).requires_grad_();
-    const auto in_bf16 = [&] { return kept ? cast_parameter(w, kNarrow) : w.to(kNarrow); };
+    const auto in_bf16 = [&] { return kept ? detail::cast_parameter(w, kNarrow) : w.to(kNarrow); };
     const Tensor y = matmul(x, in_bf16(), {.trans_b = true}), z = in_bf16() * in_bf16() * in_bf16();
     const GradMap g = backward(sum(y.to(DType::f32)) + sum(z.to(DType::f32)), {.create_graph = true});
     const GradMap second = backward(sum(g[w] * g[w]));
@@ -68,7 +68,7 @@ TEST_CASE("cast_parameter: recomputed parts of a graph read the copy that is the
   const auto gradients = [&](bool kept, bool cheap) {
     const Tensor w = random({3, 4}, 2).requires_grad_(), x = random({2, 4}, 1).to(kNarrow).requires_grad_();
     const RecomputeFn f = [&](Inputs in, Rng*) {
-      return Tensors{exp(matmul(in[0], kept ? cast_parameter(w, kNarrow) : w.to(kNarrow), {.trans_b = true}))};
+      return Tensors{exp(matmul(in[0], kept ? detail::cast_parameter(w, kNarrow) : w.to(kNarrow), {.trans_b = true}))};
     };
     std::optional<RecomputeScope> scope;
     if (cheap) scope.emplace();
@@ -85,7 +85,7 @@ TEST_CASE("cast_parameter: steps write copies along with the parameters, eager, 
 TEST_CASE("cast_parameter: a step of one tensor whose gradient is a product leaves a copy that is made anew") {
   const Tensor w = random({3, 4}, 1).requires_grad_(), m = zeros_like(w), v = zeros_like(w);
   CHECK(is_copy_of(w));
-  adamw_product_step(w, m, v, {random({2, 3}, 2), random({2, 4}, 3)}, {}, 0.1, 1);
+  detail::adamw_product_step(w, m, v, {random({2, 3}, 2), random({2, 4}, 3)}, {}, 0.1, 1);
   CHECK(is_copy_of(w));
 }
 TEST_CASE("cast_parameter: a step that runs out of inputs leaves the parameter and its copy") {
@@ -100,7 +100,7 @@ TEST_CASE("cast_parameter: a compiled function may exchange parameters, and read
   const Tensor a = random({3}, 1).requires_grad_(), b = random({3}, 2).requires_grad_();
   const auto step = [&](Inputs) {
     const NoGradScope off;
-    const Tensor y = cast_parameter(a, kNarrow) - cast_parameter(b, kNarrow), former = a.detach();
+    const Tensor y = detail::cast_parameter(a, kNarrow) - detail::cast_parameter(b, kNarrow), former = a.detach();
     a.assign(b.detach()), b.assign(former);
     return std::vector<Tensor>{y};
   };
@@ -118,9 +118,9 @@ TEST_CASE("cast_parameter: a compiled function may exchange parameters, and read
 TEST_CASE("cast_parameter: a dry run leaves no copy behind in a parameter from outside") {
   const Tensor w = random({4}, 1).requires_grad_();
   dry_run([&] {
-    cast_parameter(w, kNarrow);
+    detail::cast_parameter(w, kNarrow);
     const Tensor own = zeros({4}).requires_grad_();
-    CHECK(casts_for([&] { cast_parameter(own, kNarrow), cast_parameter(own, kNarrow); }) == 1);
+    CHECK(casts_for([&] { detail::cast_parameter(own, kNarrow), detail::cast_parameter(own, kNarrow); }) == 1);
   });
   CHECK(is_copy_of(w));
 }
@@ -134,7 +134,7 @@ TEST_CASE("cast_parameter: threads that share a model may all be the first to re
       for (auto& to : seen)
         all.emplace_back([&] {
           const NoGradScope off;
-          to = bits_of(cast_parameter(w, kNarrow));
+          to = bits_of(detail::cast_parameter(w, kNarrow));
         });
     }
     for (const auto& bits : seen) CHECK(bits == expected);

@@ -48,7 +48,7 @@ struct Things {
   Folder folder;
   int calls = 0;
   StateDict saved = adam.state();
-  SplitTensor split = split_weight(c);
+  SplitTensor split = detail::split_weight(c);
   Things() {
     layer.delta().b.assign(random({2, 3}, 7));
     write_safetensors(folder / "a", {{"a", c}});
@@ -85,7 +85,7 @@ const std::tuple<const char*, Refused, const char*> kRefused[] = {
     {"Tensor::requires_grad_", [](Things& t, X) { t.c.requires_grad_(); }, kFlag},
     {"Tensor::requires_grad_", [](Things&, X x) { Tensor(x).requires_grad_(); }, kFlag},
     {"Tensor::on_grad", [](Things& t, X) { t.w.on_grad([](X g) { return g; }); }, "adds a hook to"},
-    {"from_bytes", [](Things&, X) { from_bytes(std::as_bytes(std::span(to)), {4}, DType::f32); }, kHostData},
+    {"from_bytes", [](Things&, X) { detail::from_bytes(std::as_bytes(std::span(to)), {4}, DType::f32); }, kHostData},
     {"tensor", [](Things&, X) { three(1, 2, 3); }, kHostData},
     {"Rng::below", [](Things& t, X) { t.noise.below(3); }, kDraws},
     {"Rng::uniform", [](Things& t, X) { t.noise.uniform(); }, kDraws},
@@ -104,8 +104,8 @@ const std::tuple<const char*, Refused, const char*> kRefused[] = {
     {"nn::LoraLinear::merge", [](Things& t, X) { t.layer.merge(); }, "[lora] an adapter is merged"},
     {"nn::LoraLinear::unmerge", [](Things& t, X) { t.layer.unmerge(); }, "[lora] an adapter is unmerged"},
     {"KvCache::length", [](Things& t, X) { t.cache.length(); }, kRead},
-    {"split_weight", [](Things& t, X) { split_weight(t.c); }, kRead},
-    {"join_weight", [](Things& t, X) { join_weight(t.split); }, kRead},
+    {"split_weight", [](Things& t, X) { detail::split_weight(t.c); }, kRead},
+    {"join_weight", [](Things& t, X) { detail::join_weight(t.split); }, kRead},
     {"adamw_step", [](Things& t, X x) { adamw_step(t.c, x * 0.0, x * 1.0, x, {}, 1, 1); }, "would be step 1"},
     {"sgd_step",
      [](Things& t, X x) {
@@ -141,7 +141,7 @@ std::vector<Case> cases() {
   seen("KvCache::advance", [](Things& t, X x) { return t.cache.advance(1), x; });
   seen("KvCache::clear", [](Things& t, X x) { return t.cache.advance(2), t.cache.clear(), x; });
   seen("KvCache::set_lengths", [](Things& t, X x) { return t.cache.set_lengths(full({1}, 2)), x; });
-  seen("structure_changed", [](Things& t, X x) { return structure_changed(), x * double(++t.calls); });
+  seen("structure_changed", [](Things& t, X x) { return detail::structure_changed(), x * double(++t.calls); });
   seen("Params::assign", [](Things& t, X x) { return t.params.assign(t.params.state()), x; });
   seen("NoGradScope::NoGradScope", [](Things& t, X x) { return within<NoGradScope>(t, x); });
   seen("EnableGradScope::EnableGradScope", [](Things& t, X x) { return within<EnableGradScope>(t, x); });
@@ -213,7 +213,8 @@ TEST_CASE("equal inputs, and inputs that are captured, are one variable: gradien
       return Results{g[a], g[x[0]]};
     });
     const auto zero = wrap([&](Inputs x) {
-      return Results{backward(sum(cast_parameter(x[0], DType::bf16) * cast_parameter(a, DType::bf16)))[a]};
+      return Results{
+          backward(sum(detail::cast_parameter(x[0], DType::bf16) * detail::cast_parameter(a, DType::bf16)))[a]};
     });
     BitsOfAll r;
     for (int i = 0; i < 2; ++i)

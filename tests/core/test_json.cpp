@@ -82,14 +82,14 @@ TEST_CASE("json: a number that the integer asked for cannot hold is an Error") {
   CHECK(Json(255u).get<uint8_t>() == 255);
 }
 TEST_CASE("json: text that is none") {
-  CHECK(json_or_null("{").is_null());
-  CHECK(json_or_null("[1]").size() == 1);
+  CHECK(detail::json_or_null("{").is_null());
+  CHECK(detail::json_or_null("[1]").size() == 1);
   CHECK(own_json("[[[[[[[[1]]]]]]]]").size() == 1);  // own text: deeper, last of equal keys
   for (const char* open : {"[", "{\"a\":"}) {
     std::string deep;
     for (int i = 0; i < 400'000; ++i) deep += open;
     CHECK_SAYS(own_json(deep), "[json] the text is nested too deeply");
-    CHECK(json_or_null(deep).is_null());
+    CHECK(detail::json_or_null(deep).is_null());
   }
   CHECK(text_of(own_json(R"({"a": 1, "b": {"a": 2}, "a": [3]})")) == R"({"a":[3],"b":{"a":2}})");
   CHECK_SAYS(own_json("{"), "[json] the text is not JSON: ");

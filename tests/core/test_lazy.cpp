@@ -129,7 +129,7 @@ TEST_CASE("errors name op, values, rule and scope; in lazy mode the scope of emi
 TEST_CASE("a failed eager update leaves the variables as they were") {
   const Tensor w = filled({2}, 1.f);
   const Tensor in[] = {w};
-  CHECK_THROWS(emit_update(make_ref<Fragile>(), in, 1));
+  CHECK_THROWS(detail::emit_update(make_ref<Fragile>(), in, 1));
   CHECK(values(w) == std::vector<float>(2, 1));
 }
 TEST_CASE("an op without a kernel says so, or is composed of others") {

@@ -116,7 +116,7 @@ TEST_CASE("profile tables: kernel time by the range that made the kernels, for e
   const Scope* const step = detail::path_within(nullptr, "step");
   const Scope* const forward = detail::path_within(step, "forward");
   const NameScope a("gpt"), b("mlp");
-  const Scope *const mlp = current_scope(), *const gpt = mlp->parent;
+  const Scope *const mlp = detail::current_scope(), *const gpt = mlp->parent;
   for (int i = 0; i < 2; ++i) {
     p.kernels.push_back(table_kernel("gemm", 300, forward, mlp));
     p.kernels.push_back(table_kernel("gelu", 50, forward, mlp));
@@ -124,7 +124,7 @@ TEST_CASE("profile tables: kernel time by the range that made the kernels, for e
     p.kernels.push_back(table_kernel("adamw", 100, step));
   }
   p.kernels.push_back(table_kernel("copy", 50));
-  const ProfileTable t = kernel_time_by_range(p);
+  const ProfileTable t = detail::kernel_time_by_range(p);
   CHECK(to_csv(t) ==
         "Time (%),Total Time (ns),Instances,Time/Instance (ns),Kernels/Instance,Range\n"
         "95.0,950,2,475.0,4.0,step\n"
@@ -140,7 +140,7 @@ TEST_CASE("profile tables: kernel time by the range that made the kernels, for e
 }
 TEST_CASE("profile tables: an empty profile has none") {
   CHECK(profile_tables({}).empty());
-  CHECK(kernel_time_by_range({}).empty());
+  CHECK(detail::kernel_time_by_range({}).empty());
 }
 
 TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is a counter") {

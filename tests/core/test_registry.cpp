@@ -78,13 +78,13 @@ TEST_CASE("TG_ISA that is no level is an error") {
     const WithEnv env("TG_ISA", wrong);
     const std::string what = fmt::format("[kernels] TG_ISA is '{}'. It must be 1, 3 or 4", wrong);
     CHECK_SAYS_OF(value, detail::kernel_level(Backend::cpu), what);
-    CHECK_SAYS_OF(value, runtime_of(Device::cpu()).describe(0), what);
+    CHECK_SAYS_OF(value, detail::runtime_of(Device::cpu()).describe(0), what);
   }
 }
 TEST_CASE("the CPU is described by the level of its kernels") {
   const int level = detail::kernel_level(Backend::cpu);
   CHECK(level <= detail::isa_level());
-  CHECK_HAS(runtime_of(Device::cpu()).describe(0),
+  CHECK_HAS(detail::runtime_of(Device::cpu()).describe(0),
             level == 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level));
 }
 TEST_CASE("gradients: what is for training has one, what is a gradient or an update has none") {

@@ -76,7 +76,7 @@ TEST_CASE("safetensors: every dtype, layout and shape comes back bit for bit") {
   const std::map<std::string, std::string> metadata{{"config", "{\"layers\": 2}"}, {"", "empty key"}};
   {
     const LazyScope lazy;
-    all["lazy"] = add(f, f);
+    all["lazy"] = f + f;
     write_safetensors(folder / "a", all, metadata);
   }
   const SafetensorsFile file(folder / "a");
@@ -338,7 +338,7 @@ TEST_CASE("safetensors: a shape of a million sizes, names and messages of a mega
 TEST_CASE("safetensors: a header in memory is checked as that of a file is") {
   const Folder folder;
   const std::string good = small_file(folder);
-  const SafetensorsHeader header = parse_safetensors(std::as_bytes(std::span(good)), "memory");
+  const SafetensorsHeader header = detail::parse_safetensors(std::as_bytes(std::span(good)), "memory");
   const SafetensorsFile file(folder / "a");
   CHECK(header.metadata == file.metadata());
   CHECK(header.tensors.size() == 3);
@@ -346,5 +346,6 @@ TEST_CASE("safetensors: a header in memory is checked as that of a file is") {
     CHECK(info.shape == file.info(name).shape);
     CHECK(info.offset == file.info(name).offset);
   }
-  CHECK_SAYS_OF(io, parse_safetensors({}, "memory"), "[safetensors] memory is no safetensors file: it has 0 bytes");
+  CHECK_SAYS_OF(io, detail::parse_safetensors({}, "memory"),
+                "[safetensors] memory is no safetensors file: it has 0 bytes");
 }

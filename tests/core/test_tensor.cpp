@@ -293,7 +293,7 @@ TEST_CASE("names: devices, dtypes, shapes") {
   }
   size_t bytes = 0;
   for (DType t : kAll) {
-    CHECK(dtype_from_name(name_of(t)) == t);
+    CHECK(detail::dtype_from_name(name_of(t)) == t);
     bytes += size_of(t);
     visit_dtype(t, [&]<class T>() {
       CHECK(dtype_of<T>() == t);
@@ -301,7 +301,7 @@ TEST_CASE("names: devices, dtypes, shapes") {
     });
   }
   CHECK(bytes == 8 + 4 + 2 + 2 + 8 + 4 + 1 + 2 + 1 + 1);
-  CHECK_SAYS(dtype_from_name("float"), "bf16");
+  CHECK_SAYS(detail::dtype_from_name("float"), "bf16");
   CHECK(to_string(Shape{}) == "()");
   CHECK(to_string(Shape{2, 3}) == "(2, 3)");
   CHECK_THROWS_AS(Shape({1, 2, 3, 4, 5, 6, 7, 8, 9}), Error);
@@ -310,17 +310,17 @@ TEST_CASE("a device that this build or machine does not have (skipped where ther
   CHECK(has_device(Device::cpu()));
   if (has_device(Device::cuda())) return;  // checked here because backends register during static init
   const Tensor x = random({2}, 1);
-  for (const auto& e : {error_of([] { runtime_of(Device::cuda()); }), error_of([&] { x.to(Device::cuda()); }),
+  for (const auto& e : {error_of([] { detail::runtime_of(Device::cuda()); }), error_of([&] { x.to(Device::cuda()); }),
                         error_of([] { zeros({2}, DType::f32, Device::cuda()); })}) {
     // a build with CUDA says here what the machine lacks
     CHECK((has(e, "[device] cuda was asked for, and this build has no CUDA backend. ") ||
            has(e, "[device] cuda:0 was asked for, and there is none: ")));
     CHECK_HAS(e, "Use the device cpu");
   }
-  CHECK_SAYS(runtime_of({Backend::cpu, 1}), "[device] there is no cpu");
+  CHECK_SAYS(detail::runtime_of({Backend::cpu, 1}), "[device] there is no cpu");
 }
 TEST_CASE("memory of the machine") {
-  const size_t bytes = runtime_of(Device::cpu()).memory(0);
+  const size_t bytes = detail::runtime_of(Device::cpu()).memory(0);
   CHECK(bytes > size_t(256) << 20);
   CHECK(bytes < size_t(1) << 50);
 }

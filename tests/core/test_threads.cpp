@@ -125,7 +125,7 @@ TEST_CASE("a model is read while it is trained") {
         return;
       }
       for (float last = 0; !done;) {
-        const std::vector<float> now = values(cast_parameter(w, DType::f32) * 1.0);
+        const std::vector<float> now = values(detail::cast_parameter(w, DType::f32) * 1.0);
         torn +=
             std::ranges::adjacent_find(now, std::not_equal_to<>()) != now.end() && way != 2;  // a replay is in place
         torn += now[0] < last, last = now[0];
@@ -164,8 +164,8 @@ TEST_CASE("a graph is shared: two threads compute it, extend it and drop its ten
 TEST_CASE("a graph is shared: weights are read while they are updated lazily") {
   const Tensor w = filled({8, 8}, 0.f).requires_grad_(), none = zeros({8, 8}, DType::bf16);
   const std::vector<Tensor> weights{w}, grads{filled({8, 8}, -1.f)};
-  const Compiled replay =
-      compile([&](Inputs in) { return std::vector{cast_parameter(w, DType::bf16).detach() + in[0]}; }, {.verify = 2});
+  const Compiled replay = compile(
+      [&](Inputs in) { return std::vector{detail::cast_parameter(w, DType::bf16).detach() + in[0]}; }, {.verify = 2});
   replay({none});
   std::atomic<bool> done = false;
   int updates = 0;
@@ -295,10 +295,10 @@ TEST_CASE("sums over ranks in a thread, while the caller computes") {
   const auto ranks = std::make_shared<EchoRank>();
   const Tensor x = random<float>({50, 400}, 1), y = random<float>({30, 7}, 2);
   for (int i = 0; i < 20; ++i) {
-    PendingSums a = start_all_reduce(std::array{x}, ranks), b = start_all_reduce(std::array{y}, ranks);
+    PendingSums a = detail::start_all_reduce(std::array{x}, ranks), b = detail::start_all_reduce(std::array{y}, ranks);
     const Tensor beside = matmul(x, transpose(x));
     check_sum(a.finish()[0], x);
-    PendingSums c = start_all_reduce(std::array{sum(beside) + zeros({4})}, ranks);
+    PendingSums c = detail::start_all_reduce(std::array{sum(beside) + zeros({4})}, ranks);
     check_sum(b.finish()[0], y);
     check_sum(c.finish()[0], sum(beside) + zeros({4}));
   }
@@ -311,9 +311,9 @@ TEST_CASE("sums over ranks in a thread keep the values that they began with: eag
   const auto fake = Communicator::fake(2);
   const auto f = [&](Inputs in) {
     const Tensor w = in[0].detach() * 1.0, v = in[0].detach() * 1.0;
-    PendingSums sums = start_all_reduce(std::array{w, v}, ranks);
+    PendingSums sums = detail::start_all_reduce(std::array{w, v}, ranks);
     w.assign(in[1] + 1.0);
-    all_gather_parts(std::array{v}, {0, 0, v.numel()}, fake);  // updates v in place, if it may
+    detail::all_gather_parts(std::array{v}, {0, 0, v.numel()}, fake);  // updates v in place, if it may
     Tensor more = in[1];
     for (int i = 0; i < 5; ++i) more = more + w * v;  // takes memory that is free
     const Tensors all = sums.finish();
@@ -335,7 +335,7 @@ TEST_CASE("sums over ranks in a thread have ended when their memory is freed, wh
   const Tensor x = random<float>({50, 400}, 1);
   const auto start = [&] {
     ranks->exchanges = 0;
-    return start_all_reduce(std::array{x}, ranks);
+    return detail::start_all_reduce(std::array{x}, ranks);
   };
   const auto has_ended = [&] { return ranks->exchanges == 2; };
   {
@@ -368,7 +368,7 @@ TEST_CASE("sums over ranks in a thread have ended when their memory is freed, wh
     CHECK(has_ended());
   }
   const auto compiled = compile([&](Inputs in) {
-    const Tensor sum = start_all_reduce(std::array{in[0]}, ranks).finish()[0];
+    const Tensor sum = detail::start_all_reduce(std::array{in[0]}, ranks).finish()[0];
     return std::vector<Tensor>{looked_up(in[1]), sum};
   });
   for (int i = 0; i < 3; ++i) {
@@ -383,7 +383,7 @@ TEST_CASE("sums over ranks in a thread have ended when their memory is freed, wh
 TEST_CASE("sums over ranks: what is refused") {
   const auto ranks = std::make_shared<EchoRank>();
   const Tensor x = random<float>({5, 4}, 1);
-  PendingSums sums = start_all_reduce(std::array{x}, ranks);
+  PendingSums sums = detail::start_all_reduce(std::array{x}, ranks);
   check_sum(sums.finish()[0], x);
   CHECK_SAYS(sums.finish(), "[finish_sums] these sums were finished before.");
   CHECK_SAYS(emit(make_ref<op::AllReduce>(ranks), std::array{transpose(x)}),

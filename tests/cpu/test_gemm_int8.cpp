@@ -174,7 +174,7 @@ TEST_CASE("TG_INT8 names a way that this machine has, or products and describe()
     const WithEnv env("TG_INT8", wrong);
     for (const std::string& text :
          {error_of([&] { (void)c.right(int8_levels().front(), Lies::by_rows, Lies::by_rows); }),
-          error_of([] { (void)runtime_of(Device::cpu()).describe(0); })}) {
+          error_of([] { (void)detail::runtime_of(Device::cpu()).describe(0); })}) {
       CHECK_HAS(text,
                 fmt::format("[int8_linear] TG_INT8 is '{}'. It must name a path for int8 GEMM: plain, avx2, "
                             "avx_vnni, avx512_vnni and amx; this machine has plain",
@@ -196,7 +196,7 @@ TEST_CASE("TG_INT8 names a way that this machine has, or products and describe()
     CHECK(cpu::int8_path() == path);
     for (const Int8Level& level : int8_levels())  // even without its instructions
       if (level.level <= tg::detail::kernel_level(Backend::cpu)) compare(level, c, Lies::by_rows, Lies::by_columns);
-    CHECK(has(runtime_of(Device::cpu()).describe(0), "int8 by ") ==
+    CHECK(has(detail::runtime_of(Device::cpu()).describe(0), "int8 by ") ==
           (least_level(path) == 4 || path == Int8Path::avx_vnni));
   }
 }

@@ -8,7 +8,7 @@
 
 int main(int argc, char** argv) {
   try {
-    fmt::print("cuda:0 is {}\n", tg::runtime_of(tg::Device::cuda()).describe(0));
+    fmt::print("cuda:0 is {}\n", tg::detail::runtime_of(tg::Device::cuda()).describe(0));
     std::fflush(stdout);
   } catch (const tg::Error& e) {
     fmt::print("skipped: {}\n", e.what());

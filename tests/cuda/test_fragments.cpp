@@ -8,9 +8,6 @@
 #include <functional>
 
 #include "support/on_cuda.h"
-#ifdef TG_CUDA_EMULATED
-#include <tapegrad/emulator/emulator.h>
-#endif
 
 using namespace tg;
 namespace {

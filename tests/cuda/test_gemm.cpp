@@ -40,7 +40,7 @@ std::string replaced(std::string s, std::string_view from, std::string_view to) 
   return s.replace(at, from.size(), to);
 }
 std::string sealed(const std::string& text) {
-  Json all = json_or_null(text);
+  Json all = detail::json_or_null(text);
   if (all.is_null()) return text;
   for (size_t i = 0; i < all["algorithms"].size(); ++i)
     all["algorithms"][i] = cuda::with_checksum(all["algorithms"][i]);

@@ -11,9 +11,6 @@
 
 #include <cstdlib>
 #include <memory>
-#ifdef TG_CUDA_EMULATED
-#include <tapegrad/emulator/emulator.h>
-#endif
 
 #include "support/alone.h"
 #include "support/on_cuda.h"
@@ -32,7 +29,7 @@ struct Copied : OpOf<Copied> {
   std::shared_ptr<int> runs;
   int number;
   Copied(Also a, std::shared_ptr<int> r) : also(a), runs(std::move(r)), number(*runs) {}
-  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
   Traits traits() const override { return {.dynamic_attributes = true}; }
   OpPtr for_next_step(const Rng&) const override {
     ++*runs;
@@ -321,13 +318,13 @@ TEST_CASE("graphs: an op that waits for the device, or allocates, is run and not
             [](const Copied&, Bufs, Bufs, Context&) { synchronize(kGpu); });
   check_why("test_copied cannot be recorded: [copy] copying", [](const Copied&, Bufs in, Bufs, Context& c) {
     float host[1];
-    runtime_of(c.device).copy_to_host(0, host, in[0].data<float>(), 4);
+    detail::runtime_of(c.device).copy_to_host(0, host, in[0].data<float>(), 4);
   });
   check_why("test_copied cannot be recorded: [copy] from the host while a graph is recorded: ",
             [](const Copied&, Bufs, Bufs, Context& c) {
               const float host[1] = {};
               const Scratch scratch(c, 4);
-              runtime_of(c.device).copy_from_host(0, scratch.as<void>(), host, 4);
+              detail::runtime_of(c.device).copy_from_host(0, scratch.as<void>(), host, 4);
             });
   check_why("test_copied cannot be recorded: [test_copied] cudaMalloc failed: ",
             [](const Copied&, Bufs, Bufs, Context& c) {

@@ -44,7 +44,7 @@ TEST_CASE("gradient of an embedding: 12 000 tokens, a hot id, ids that are absen
       std::vector<Tensor> there{in[0].to(kGpu), dy.to(kGpu)};
       there.push_back(in[1].to(kGpu));
       const void* const at = there[2].value()->storage->data;
-      const Tensor in_place = emit_donating(op, std::move(there))[0];
+      const Tensor in_place = detail::emit_donating(op, std::move(there))[0];
       CHECK(in_place.value()->storage->data == at);
       CHECK(bits_of(in_place) == bits_of(sum));
     }

@@ -9,9 +9,6 @@
 
 #include "support/alone.h"
 #include "support/on_cuda.h"
-#ifdef TG_CUDA_EMULATED
-#include <tapegrad/emulator/emulator.h>
-#endif
 
 using namespace tg;
 using namespace tg::cuda;
@@ -244,7 +241,7 @@ TEST_CASE("the cache is given back by one thread while another records") {
   std::thread other;
   std::atomic<bool> begun = false, done = false;
   std::string refused;
-  const auto recording = runtime_of(kGpu).recording(0, {{}}, [&](size_t) {
+  const auto recording = detail::runtime_of(kGpu).recording(0, {{}}, [&](size_t) {
     copy();
     refused = error_of([] { empty_cache(kGpu); });
     if (!other.joinable())
@@ -282,7 +279,7 @@ struct SmallCard {
 }  // namespace
 
 TEST_CASE("a full card: what is said, and that all goes on") {
-  CHECK(runtime_of(kGpu).memory(0) == size_t(4) << 30);
+  CHECK(detail::runtime_of(kGpu).memory(0) == size_t(4) << 30);
   const SmallCard card(24 * kMiB);
   Tensor weights = bytes_on_gpu(10 * kMiB).label("h.0.mlp.w");
   const auto live = memory_stats(kGpu).live;

@@ -5,9 +5,6 @@
 
 #include "support/case_run.h"
 #include "support/on_cuda.h"
-#ifdef TG_CUDA_EMULATED
-#include <tapegrad/emulator/emulator.h>
-#endif
 
 using namespace tg;
 namespace {

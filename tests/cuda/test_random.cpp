@@ -12,7 +12,7 @@ constexpr int64_t kCounts[] = {1, 2, 3, 4, 5, 7, 8, 9, 1023, 1027, 70001};  // t
 constexpr uint64_t kOffsets[] = {0, 1, (uint64_t(1) << 32) - 2};            // block numbers cross 32 bits
 constexpr DType kFloats[] = {DType::f64, DType::f32, DType::bf16};
 
-bool emulated() { return has(runtime_of(Device::cuda()).describe(0), "emulat"); }
+bool emulated() { return has(detail::runtime_of(Device::cuda()).describe(0), "emulat"); }
 double steps_apart(const Tensor& a, const Tensor& b) {
   const int bits = a.dtype() == DType::bf16 ? 8 : 24;  // f64 draws are those of f32
   const auto x = values<double>(a.detach().to(Device::cpu()).to(DType::f64)), y = values<double>(b.to(DType::f64));

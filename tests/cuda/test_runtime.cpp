@@ -11,9 +11,6 @@
 #include "support/alone.h"
 #include "support/on_cuda.h"
 #include "support/small_training.h"
-#ifdef TG_CUDA_EMULATED
-#include <tapegrad/emulator/emulator.h>
-#endif
 
 using namespace tg;
 using namespace tg::cuda;
@@ -144,7 +141,7 @@ TEST_CASE("pointers: the host's to host memory only, the device's to hand to CUD
 }
 TEST_CASE("devices that do not exist, and two devices in one op") {
   const Tensor host = random({3}, 1);
-  const int n = runtime_of(kGpu).device_count();
+  const int n = detail::runtime_of(kGpu).device_count();
   CHECK_SAYS(host.to(Device::cuda(n)),
              fmt::format("[device] there is no cuda:{}: this machine has {} cuda device(s), numbered from 0.", n, n));
   for (int bad : {-1, 128, 256})
@@ -264,7 +261,7 @@ TEST_CASE("blocks with less shared memory than any tile takes: an Error with the
   CHECK(r.status == 0);
 }
 TEST_CASE("the emulated device says what it is") {
-  const std::string text = runtime_of(kGpu).describe(0);
+  const std::string text = detail::runtime_of(kGpu).describe(0);
   CHECK_HAS(text, fmt::format("emulated GPU (schedule {}; results prove logic, never speed)", simt::schedule()));
 }
 #endif

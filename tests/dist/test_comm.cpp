@@ -101,11 +101,11 @@ TEST_CASE("sums under way: several at once, between ops, finished in any order o
   const std::vector<Tensor> mine = inputs(world()->rank());
   const auto f = [](Inputs x) {
     const ShardOffsets cuts = cuts_of(x[0].numel())[0];
-    PendingSums a = start_all_reduce(x, world());
-    PendingSums b = start_reduce_scatter(std::array{x[0] * 2.0}, cuts, world());
+    PendingSums a = detail::start_all_reduce(x, world());
+    PendingSums b = detail::start_reduce_scatter(std::array{x[0] * 2.0}, cuts, world());
     const Tensor beside = sum(exp(x[0] * 1e-9));
     const Tensor parts = b.finish()[0];
-    PendingSums c = start_all_reduce(std::array{sum(parts).to(DType::f64)}, world());
+    PendingSums c = detail::start_all_reduce(std::array{sum(parts).to(DType::f64)}, world());
     std::vector<Tensor> all{beside, parts};
     for (const Tensor& t : a.finish()) all.push_back(t + t);
     all.push_back(c.finish()[0]);
@@ -121,11 +121,11 @@ TEST_CASE("sums under way: several at once, between ops, finished in any order o
   };
   in_all_modes(f, mine, check);
   {
-    PendingSums dropped = start_all_reduce(mine, world());
+    PendingSums dropped = detail::start_all_reduce(mine, world());
     const PendingSums moved = std::move(dropped);
   }
   {
-    const PendingSums pending = start_all_reduce(mine, world());
+    const PendingSums pending = detail::start_all_reduce(mine, world());
     const Tensor index = tensor(std::vector<int64_t>{7}, {1});
     CHECK_SAYS(embedding(index, zeros({2, 2})), "[embedding] id 7 at position");
   }
@@ -193,15 +193,15 @@ TEST_CASE("all_gather_parts: all ranks get what each owns, in place, and the bf1
         want.push_back(bits_of(concat(parts)));
       }
       w.back().requires_grad_();
-      const Tensor before = cast_parameter(w.back(), DType::bf16);
+      const Tensor before = detail::cast_parameter(w.back(), DType::bf16);
       if (shared) keep = {w[0].detach(), w.back().detach()};
       const auto old = bits_of(w[0]);
       const void* const place = w[1].value()->storage->data;
-      all_gather_parts(w, cuts, world());
+      detail::all_gather_parts(w, cuts, world());
       for (size_t i = 0; i < w.size(); ++i) CHECK(bits_of(w[i]) == want[i]);
       CHECK(w[1].value()->storage->data == place);
       if (shared) CHECK(bits_of(keep[0]) == old);
-      CHECK(bits_of(cast_parameter(w.back(), DType::bf16)) == bits_of(w.back().detach().to(DType::bf16)));
+      CHECK(bits_of(detail::cast_parameter(w.back(), DType::bf16)) == bits_of(w.back().detach().to(DType::bf16)));
     }
 }
 
@@ -254,7 +254,7 @@ TEST_CASE("collectives of a lazy or compiled program run in the order of their c
 TEST_CASE("a sum of a lazy or compiled program starts as soon as it can, and is waited for as late as it was called") {
   const auto f = [](Inputs in) {
     const Tensor early = in[0] * 3.0;
-    PendingSums sums = start_all_reduce(std::array{exp(in[0])}, world());
+    PendingSums sums = detail::start_all_reduce(std::array{exp(in[0])}, world());
     Tensor y = in[0];
     for (int i = 0; i < 3; ++i) y = matmul(y, y);
     const Tensor z = sums.finish()[0];
@@ -314,10 +314,10 @@ TEST_CASE("all_reduce: refusals, each on all ranks") {
              "[all_reduce] cannot sum i32 over ranks. The dtype must be f64, f32, bf16 or i64.");
   CHECK_SAYS(reduce_scatter(std::array{x}, {0, 1}, Communicator::self()),
              "[reduce_scatter] the shard offsets are (0, 1), for 1 rank(s) and 2 elements.");
-  CHECK_SAYS(all_gather_parts(std::array{x}, {1, 2}, Communicator::self()),
+  CHECK_SAYS(detail::all_gather_parts(std::array{x}, {1, 2}, Communicator::self()),
              "[all_gather_parts] the shard offsets are (1, 2), for 1 rank(s) and 2 elements.");
   const Tensor w = filled({2}, 1.0f).requires_grad_();
-  CHECK_SAYS(all_gather_parts(std::array{w * 2.0}, {0, 2}, Communicator::self()), "was computed on the tape");
+  CHECK_SAYS(detail::all_gather_parts(std::array{w * 2.0}, {0, 2}, Communicator::self()), "was computed on the tape");
 }
 
 // tests/CMakeLists.txt runs these alone, and reads their messages.

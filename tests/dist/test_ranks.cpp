@@ -160,7 +160,7 @@ TEST_CASE("GradientReducer: sums of several buckets, in whatever order their gra
   std::vector<Shape> shapes = {{2000, 3000}, {3}, {0}, {900, 1000}, {1}, {7'000'001}, {40, 50}};
   for (size_t i = 0; i < shapes.size(); ++i) params.get(fmt::format("w{}", i), shapes[i], Init::constant(0));
   const std::vector<Parameter> all = params.trainable();
-  const auto buckets = gradient_buckets(all, ranks);
+  const auto buckets = detail::gradient_buckets(all, ranks);
   REQUIRE(buckets.size() == 3);
   CHECK(buckets[1].first == 4);
   CHECK(buckets[2].last == all.size());
@@ -272,7 +272,7 @@ TEST_CASE("ranks on a GPU each, or on its emulator: the bits of one process") {
     MESSAGE("skipped: this machine or build has no " << name_of(device.backend));
     return;
   }
-  if (world()->local_size() > runtime_of(device).device_count()) {
+  if (world()->local_size() > detail::runtime_of(device).device_count()) {
     MESSAGE("skipped: there are fewer devices than ranks");
     return;
   }

@@ -30,8 +30,9 @@ struct Folders {
 };
 
 void check_config(std::string_view text) {
-  const auto config = fuzz::accepted([&] { return gpt_config_from_huggingface(text, "config.json"); });
-  if (config) TG_FUZZ_CHECK(gpt_config_from_huggingface(gpt_config_to_huggingface(*config), "again") == *config);
+  const auto config = fuzz::accepted([&] { return detail::gpt_config_from_huggingface(text, "config.json"); });
+  if (config)
+    TG_FUZZ_CHECK(detail::gpt_config_from_huggingface(detail::gpt_config_to_huggingface(*config), "again") == *config);
 }
 void check_folder(const Folders& all, const std::string& folder, std::string_view config, std::string_view index) {
   const std::string name = folder.substr(all.scratch.path().size() + 1);

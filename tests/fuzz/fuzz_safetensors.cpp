@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // A copy: reads past the end of a mapping would stay within its page.
   const std::vector<std::byte> bytes(reinterpret_cast<const std::byte*>(data),
                                      reinterpret_cast<const std::byte*>(data) + size);
-  const auto header = fuzz::accepted([&] { return parse_safetensors(bytes, "memory"); });
+  const auto header = fuzz::accepted([&] { return detail::parse_safetensors(bytes, "memory"); });
   const std::string path = scratch.file("in.safetensors", {reinterpret_cast<const char*>(data), size});
   const auto file = fuzz::accepted([&] { return SafetensorsFile(path); });
   TG_FUZZ_CHECK(file.has_value() == header.has_value());

@@ -269,10 +269,10 @@ TEST_CASE("bpe: other files, and the tokenizers of bytes and characters as token
   write_file_atomically(folder / "tokenizer.json", t.to_json());
   CHECK(read_tokenizer(folder.path).to_json() == t.to_json());
   CHECK(read_tokenizer(folder / "tokenizer.json").encode(text) == t.encode(text));
-  const BpeTokenizer bytes = BpeTokenizer::from_json(tokenizer_json(ByteTokenizer()), "bytes");
+  const BpeTokenizer bytes = BpeTokenizer::from_json(detail::tokenizer_json(ByteTokenizer()), "bytes");
   CHECK(bytes.vocab_size() == 256);
   CHECK(bytes.encode(text) == ByteTokenizer().encode(text));
-  const Json characters = own_json(tokenizer_json(CharTokenizer::from_text("b\u00e9a")));
+  const Json characters = own_json(detail::tokenizer_json(CharTokenizer::from_text("b\u00e9a")));
   CHECK(text_of(characters["model"]["vocab"]) == R"({"a":0,"b":1,"é":2})");
   CHECK(characters["model"]["type"] == Json("WordLevel"));
   CHECK_SAYS_OF(io, read_tokenizer(folder / "none"), "none");
@@ -351,7 +351,7 @@ TEST_CASE("bpe: what a tokenizer.json must not have is refused with its path") {
 }
 
 TEST_CASE("bpe: NFC composes, sorts marks, and leaves other bytes alone") {
-  Json json = own_json(tokenizer_json(ByteTokenizer()));
+  Json json = own_json(detail::tokenizer_json(ByteTokenizer()));
   json["normalizer"] = Json{{"type", "NFC"}};
   const BpeTokenizer t = of(json);
   const auto nfc = [&](std::string_view text) { return t.decode(t.encode(text)); };

@@ -141,12 +141,13 @@ TEST_CASE("chat: a template of a file; JSON, a wrong name and roles out of turn 
 
 TEST_CASE("chat: special tokens come from the files of the tokenizer; templates lose {% generation %} and no text") {
   const Folder folder;
-  CHECK(special_tokens_of({"", folder.path}, chat_tokenizer()) == Json{{"eos_token", "</s>"}});
+  CHECK(detail::special_tokens_of({"", folder.path}, chat_tokenizer()) == Json{{"eos_token", "</s>"}});
   write_file_atomically(folder / "tokenizer_config.json",
                         R"({"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>", "pad_token": null})");
-  CHECK(special_tokens_of({folder.path}, chat_tokenizer()) == Json{{"eos_token", "<|im_end|>"}, {"bos_token", "<s>"}});
+  CHECK(detail::special_tokens_of({folder.path}, chat_tokenizer()) ==
+        Json{{"eos_token", "<|im_end|>"}, {"bos_token", "<s>"}});
   const std::string tagged =
       "a {%- generation -%} b {% endgeneration %} {{ generation }}{%- if add_generation_prompt %}";
-  CHECK(without_generation(tagged) ==
+  CHECK(detail::without_generation(tagged) ==
         "a {%- if true -%} b {% endif %} {{ generation }}{%- if add_generation_prompt %}");
 }

@@ -20,7 +20,7 @@ struct Passed : OpOf<Passed> {
   static constexpr auto kName = "test_passed";
   Fault fault;
   explicit Passed(Fault f) : fault(f) {}
-  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
   Tensors vjp(const Vjp& v) const override { return {v.grad() * (fault == Fault::gradient ? 1.001 : 1.0)}; }
   void key(StructuralHash& k) const override { k.add(int(fault)); }
 };
@@ -38,7 +38,7 @@ TG_KERNEL(Passed, cpu, passed_cpu);
 
 struct Doubled : OpOf<Doubled> {  // no kernel: made of two
   static constexpr auto kName = "test_doubled";
-  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
   Tensors compose(Inputs in) const override { return {(in[0] * 1.0) + in[0]}; }
 };
 
@@ -159,7 +159,7 @@ TEST_CASE("f32 agrees with f64 in every tensor of every model, and sides that ar
     CHECK(the(c, Stage::gradients, "norm of all gradients").within());
     CHECK(the(c, Stage::update, "wte.weight").error > 0);
     const Comparison same = of_oracle(name, kF32, kF32);
-    CHECK(tolerance_of(kF32, kF32) == 0);
+    CHECK(detail::tolerance_of(kF32, kF32) == 0);
     CHECK(first_of(same) == "none");
     for (auto& t : same.tensors) CHECK(t.error == 0);
     CHECK(same.tensors.size() == c.tensors.size());
@@ -249,11 +249,11 @@ TEST_CASE("sides: as text, and what they refuse") {
     CHECK(to_string(Side::parse(text)) == text);
   CHECK(Side::parse("cuda") == Side{.device = Device::cuda()});
   CHECK(Side::parse("cpu/2") == Side{.threads = 2});
-  CHECK(tolerance_of(kF64, kF64) == 0);
-  CHECK(tolerance_of(kF64, {.device = Device::cuda(), .weights = DType::f64}) == 1e-11);
-  CHECK(tolerance_of(kF64, kF32) == 1e-5);
-  CHECK(tolerance_of({.compute = DType::bf16}, kF32) == 2e-2);
-  CHECK(tolerance_of({.threads = 1}, {.threads = 2}) == 0);
+  CHECK(detail::tolerance_of(kF64, kF64) == 0);
+  CHECK(detail::tolerance_of(kF64, {.device = Device::cuda(), .weights = DType::f64}) == 1e-11);
+  CHECK(detail::tolerance_of(kF64, kF32) == 1e-5);
+  CHECK(detail::tolerance_of({.compute = DType::bf16}, kF32) == 2e-2);
+  CHECK(detail::tolerance_of({.threads = 1}, {.threads = 2}) == 0);
   for (const char* text : {"cpu/f16", "cpu/f32/f64", "cpu/0", "cpu/-1", "cpu/2/f32", "cpu//2", "cpu/f32/2x"})
     CHECK_SAYS(Side::parse(text), fmt::format("of the side '{}' is not known", text));
   CHECK_SAYS(Side::parse("tpu/f32"), "tpu");

@@ -13,7 +13,7 @@ using Texts = std::vector<std::string>;
 constexpr int64_t kEnd = 256, kOther = 257;
 // Byte-level, with special tokens.
 BpeTokenizer byte_level(const Texts& special = {"<|endoftext|>", "<|x|>"}) {
-  Json json = own_json(tokenizer_json(ByteTokenizer()));
+  Json json = own_json(detail::tokenizer_json(ByteTokenizer()));
   Json added = Json::array();
   for (const std::string& name : special)
     added.push_back({{"id", kEnd + int64_t(added.size())},
@@ -28,7 +28,7 @@ BpeTokenizer byte_level(const Texts& special = {"<|endoftext|>", "<|x|>"}) {
 }
 Texts documents_of(const Texts& paths, DocumentKind kind) {
   Texts all;
-  for_each_documents(paths, kind, [&](auto some) { all.insert(all.end(), some.begin(), some.end()); });
+  detail::for_each_documents(paths, kind, [&](auto some) { all.insert(all.end(), some.begin(), some.end()); });
   return all;
 }
 struct Encoded : EncodedDocuments {

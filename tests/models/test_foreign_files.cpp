@@ -123,11 +123,14 @@ TEST_CASE("foreign files: a message about content of any length is short") {
   for (const std::string& text : {key, "{\"" + key + "\": 1}", text_of(many), "\"" + key,
                                   "{\"model\": {\"type\": \"" + key + "\"}}", "[" + key}) {
     for (const char* name : {"a.jsonl", "config.json", "adapter_config.json"}) put(m / name, text);
-    const std::vector<std::function<void()>> readers{
-        [&] { read_texts(lines); },     [&] { read_examples(lines, ByteTokenizer(), {.context = 8}); },
-        [&] { read_tokenizer(file); },  [&] { Tokenizer::from_json(text); },
-        [&] { SafetensorsFile{file}; }, [&] { load_model(m.path); },
-        [&] { adapter_base(m.path); },  [&] { run_config_from_json(text, file); }};
+    const std::vector<std::function<void()>> readers{[&] { read_texts(lines); },
+                                                     [&] { read_examples(lines, ByteTokenizer(), {.context = 8}); },
+                                                     [&] { read_tokenizer(file); },
+                                                     [&] { Tokenizer::from_json(text); },
+                                                     [&] { SafetensorsFile{file}; },
+                                                     [&] { load_model(m.path); },
+                                                     [&] { detail::adapter_base(m.path); },
+                                                     [&] { run_config_from_json(text, file); }};
     for (const auto& read : readers) {
       const std::string e = error_of(read);
       CHECK(e != "no error");
@@ -205,7 +208,7 @@ void write_vocab(const std::string& folder, const char* config) {
   static const std::string text = [] {
     Json vocab = Json::object();
     vocab["<|endoftext|>"] = 0;
-    const Json bytes = own_json(tokenizer_json(ByteTokenizer()));
+    const Json bytes = own_json(detail::tokenizer_json(ByteTokenizer()));
     for (const auto& [letter, id] : bytes["model"]["vocab"].items()) vocab[letter] = id.get<int64_t>() + 1;
     vocab["th"] = 257, vocab["the"] = 258;
     return text_of(vocab);
@@ -412,7 +415,7 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
 TEST_CASE("model folder: a tokenizer.json stands beside config.json") {
   Folder folder;
   const Run run(tiny_train());
-  const auto bytes = BpeTokenizer::from_json(tokenizer_json(ByteTokenizer()), "bytes");
+  const auto bytes = BpeTokenizer::from_json(detail::tokenizer_json(ByteTokenizer()), "bytes");
   save_model(folder.path, run.model, run.params, &bytes);
   CHECK(read_file(folder / "tokenizer.json") == bytes.to_json());
   CHECK(own_json(detail::model_config_text(folder.path))["tokenizer"] == "tokenizer.json");

@@ -119,13 +119,13 @@ TEST_CASE("gguf: bf16, f16 and q8_0") {
   const std::map<std::string, uint32_t> types = {{"f32", 0}, {"f16", 1}, {"q8_0", 8}, {"bf16", 30}};
   for (const auto& [name, number] : types) {
     CAPTURE(name);
-    const GgufContent f = m.save({.type = gguf_type(name)});
+    const GgufContent f = m.save({.type = detail::gguf_type(name)});
     CHECK(f.number("general.file_type") == (name == "q8_0" ? 7 : name == "bf16" ? 32 : number));
     for (const auto& [key, t] : f.tensors)
       CHECK(t.type == (t.shape.size() == 1 || key == "position_embd.weight" ? 0 : number));
   }
   for (const DType d : {DType::f16, DType::bf16}) {
-    const GgufContent f = m.save({.type = gguf_type(name_of(d))});
+    const GgufContent f = m.save({.type = detail::gguf_type(name_of(d))});
     const std::vector<std::byte> bits = bits_of(s.at("wte.weight").to(d));
     CHECK(std::memcmp(f.tensors.at("token_embd.weight").bytes.data(), bits.data(), bits.size()) == 0);
   }

@@ -8,7 +8,7 @@ using namespace tg;
 namespace {
 
 Json byte_level_bpe(const std::string& pre_tokenizer) {
-  Json j = own_json(tokenizer_json(ByteTokenizer()));
+  Json j = own_json(detail::tokenizer_json(ByteTokenizer()));
   j["model"]["vocab"]["ab"] = 256;
   j["model"]["merges"].push_back("a b");
   j["pre_tokenizer"] = own_json(pre_tokenizer);
@@ -182,7 +182,7 @@ TEST_CASE("gguf: refusals") {
       REFUSES(with(twice), value, "adds 2 tokens before a text"),
       REFUSES(with(fallback), value, "Prepend", "\"Regex\":\"a\"", "LLaMA-2"),
       REFUSES(with(whole), value, "ignore_merges", "abab"),
-      REFUSES(gguf_type("q4_0"), value, "\"q4_0\"", "f32, bf16, f16 or q8_0")};
+      REFUSES(detail::gguf_type("q4_0"), value, "\"q4_0\"", "f32, bf16, f16 or q8_0")};
   for (const Refusal& r : all) expect(r);
   CHECK(llama.folder.entries() == 0);
 }

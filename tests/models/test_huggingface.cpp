@@ -80,7 +80,7 @@ TEST_CASE("hugging face: the logits of transformers in f32 and f64") {
     CHECK(!m.tokenizer);
     CHECK(distance(m.model.forward(tokens, o), logits) <= 2e-5);
     const Params exact(Device(), 0, DType::f64);
-    exact.load(huggingface_weights(data_folder(name), m.model.config()));
+    exact.load(detail::huggingface_weights(data_folder(name), m.model.config()));
     const Gpt model(exact, m.model.config());
     exact.check_all_used();
     // transformers forms the angles of rope in f32
@@ -112,12 +112,12 @@ TEST_CASE("hugging face: configurations") {
   Json rope = five["rope_scaling"];
   rope["rope_theta"] = 500.0;
   five["rope_parameters"] = rope;
-  CHECK(gpt_config_from_huggingface(text_of(five), "both") == llama);
+  CHECK(detail::gpt_config_from_huggingface(text_of(five), "both") == llama);
   five.erase("rope_scaling"), five.erase("rope_theta");
-  CHECK(gpt_config_from_huggingface(text_of(five), "5") == llama);
-  CHECK(gpt_config_from_huggingface(gpt_config_to_huggingface(llama), "ours") == llama);
+  CHECK(detail::gpt_config_from_huggingface(text_of(five), "5") == llama);
+  CHECK(detail::gpt_config_from_huggingface(detail::gpt_config_to_huggingface(llama), "ours") == llama);
   five["rope_parameters"]["rope_theta"] = 600.0, five["rope_theta"] = 500.0;
-  CHECK_SAYS(gpt_config_from_huggingface(text_of(five), "5"), "Both forms must agree");
+  CHECK_SAYS(detail::gpt_config_from_huggingface(text_of(five), "5"), "Both forms must agree");
 }
 
 TEST_CASE("hugging face: a head of classes follows config.json, and refuses to generate") {
@@ -175,7 +175,7 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
       GptConfig c = small(family);
       c.dropout = 0.125;
       c.kv_heads = c.kv_heads ? c.kv_heads : c.heads;  // equivalent to 0
-      REQUIRE(family_of(c) == family);
+      REQUIRE(detail::family_of(c) == family);
       const auto [params, model] = new_gpt(c, Params(Device(), 7));
       const Folder to;
       const ByteTokenizer bytes;
@@ -196,9 +196,9 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
       Json j = own_json(read_file(to / "config.json"));
       for (const char* key : {"bos_token_id", "eos_token_id"}) CHECK(j.at(key).is_null());
       j.erase("tapegrad");  // what transformers alone would say
-      const GptConfig plain = gpt_config_from_huggingface(text_of(j), "config.json");
+      const GptConfig plain = detail::gpt_config_from_huggingface(text_of(j), "config.json");
       CHECK(plain.dropout == 0);
-      CHECK(family_of(plain) == family);
+      CHECK(detail::family_of(plain) == family);
       write_file_atomically(to / "config.json", text_of(j));
       const Tensor tokens = tensor({1, 2, 3, 4, 5, 6}, {2, 3});
       CHECK(distance(load_model(to.path).model.forward(tokens), model.forward(tokens)) <= 1e-6);
@@ -350,11 +350,11 @@ TEST_CASE("hugging face: config.json that is not computed here") {
 
   GptConfig odd = small(Family::gpt2);
   odd.norm = NormKind::rms_norm;
-  CHECK_SAYS(gpt_config_to_huggingface(odd),
+  CHECK_SAYS(detail::gpt_config_to_huggingface(odd),
              "transformers has no model like this one: norm is rms_norm, not layer_norm, as family \"gpt2\"");
   odd = small(Family::llama);
   odd.activation = Activation::gelu, odd.fragments = 2;
-  CHECK_SAYS(gpt_config_to_huggingface(odd), "activation is gelu, not swiglu; fragments is 2, not 0");
+  CHECK_SAYS(detail::gpt_config_to_huggingface(odd), "activation is gelu, not swiglu; fragments is 2, not 0");
 }
 
 TEST_CASE("hugging face: each key that transformers reads is followed, refused or without influence") {
@@ -362,8 +362,8 @@ TEST_CASE("hugging face: each key that transformers reads is followed, refused o
   std::map<std::string, bool> followed;
   const auto with = [](Json c, const std::string& key, const Json& x) {
     c[key] = x;
-    const std::string text = text_of(c), e = error_of([&] { gpt_config_from_huggingface(text, "it"); });
-    return e == "no error" ? to_json(gpt_config_from_huggingface(text, "it")) : e;
+    const std::string text = text_of(c), e = error_of([&] { detail::gpt_config_from_huggingface(text, "it"); });
+    return e == "no error" ? to_json(detail::gpt_config_from_huggingface(text, "it")) : e;
   };
   for (const char* name : {"gpt2", "llama", "mistral", "qwen2", "qwen3"}) {
     const Json c = own_json(read_file(data_folder(name) + "/config.json"));

@@ -40,7 +40,7 @@ const LoraConfig kAll{.targets = {"*"}, .rank = 3, .alpha = 6};
 TEST_CASE("LoRA targets: * stands for any characters, dots too") {
   const auto matches = [](const std::string& pair) {  // "pattern name"
     const size_t at = pair.find(' ');
-    return glob_matches(pair.substr(0, at), pair.substr(at + 1));
+    return detail::glob_matches(pair.substr(0, at), pair.substr(at + 1));
   };
   for (const char* pair : {"h.*.attn.qkv h.0.attn.qkv", "h.*.attn.qkv h.12.attn.qkv", "*.mlp.* h.3.mlp.fc", "* lm_head",
                            "** x", "* ", " ", "*proj h.0.mlp.proj", "h.*.*.proj h.0.mlp.proj", "*a*ab aaab"})

@@ -322,9 +322,9 @@ TEST_CASE("orthogonalize: singular values near 1 in the directions of x, at any 
   for (const Shape& s : {Shape{20, 12}, Shape{12, 20}, Shape{16, 16}})
     for (const double scale : {1e-4, 1.0, 1e6}) {
       CAPTURE(s);
-      const Tensor x = random<double>(s, 3) * scale, y = orthogonalize(x, 5, DType::f64);
+      const Tensor x = random<double>(s, 3) * scale, y = detail::orthogonalize(x, 5, DType::f64);
       CHECK(y.shape() == s);
-      CHECK(distance(y, transpose(orthogonalize(transpose(x), 5, DType::f64))) <= 1e-12);
+      CHECK(distance(y, transpose(detail::orthogonalize(transpose(x), 5, DType::f64))) <= 1e-12);
       const Tensor gram = s[0] > s[1] ? matmul(y, y, {.trans_a = true}) : matmul(y, y, {.trans_b = true});
       // The mean and the variance of the squared singular values.
       const double n = double(gram.size(0)), mean = sum(y * y).item<double>() / n;
@@ -335,16 +335,17 @@ TEST_CASE("orthogonalize: singular values near 1 in the directions of x, at any 
       CHECK(distance(product, transpose(product)) <= 1e-9);
     }
   for (const DType d : {DType::bf16, DType::f32}) {
-    CHECK(values(orthogonalize(zeros({3, 2}), 5, d)) == std::vector<float>(6, 0));
-    CHECK(orthogonalize(zeros({0, 4}), 5, d).shape() == Shape{0, 4});
-    CHECK(orthogonalize(zeros({4, 0}), 5, d).shape() == Shape{4, 0});
-    const auto one = values(orthogonalize(tensor({3.f, 0.f, -4.f}, {1, 3}), 5, d));  // a row: its direction
+    CHECK(values(detail::orthogonalize(zeros({3, 2}), 5, d)) == std::vector<float>(6, 0));
+    CHECK(detail::orthogonalize(zeros({0, 4}), 5, d).shape() == Shape{0, 4});
+    CHECK(detail::orthogonalize(zeros({4, 0}), 5, d).shape() == Shape{4, 0});
+    const auto one = values(detail::orthogonalize(tensor({3.f, 0.f, -4.f}, {1, 3}), 5, d));  // a row: its direction
     CHECK(one[1] == 0);
     CHECK(one[0] / one[2] == doctest::Approx(-0.75).epsilon(0.02));
     CHECK(std::hypot(one[0], one[2]) == doctest::Approx(1).epsilon(0.4));
-    CHECK(distance(orthogonalize(random({8, 5}, 1), 5, d), orthogonalize(random({8, 5}, 1), 5, DType::f32)) < 0.1);
+    CHECK(distance(detail::orthogonalize(random({8, 5}, 1), 5, d),
+                   detail::orthogonalize(random({8, 5}, 1), 5, DType::f32)) < 0.1);
   }
-  CHECK_SAYS(orthogonalize(zeros({2, 2, 2})), "[orthogonalize] (2, 2, 2) f32 is not a matrix.");
+  CHECK_SAYS(detail::orthogonalize(zeros({2, 2, 2})), "[orthogonalize] (2, 2, 2) f32 is not a matrix.");
 }
 
 TEST_CASE("Muon: gradients of zeros and matrices without elements make no NaN, and parts are matrices of their own") {

@@ -129,7 +129,8 @@ TEST_CASE("PEFT: a configuration as peft would write it") {
     auto [base, model] = new_gpt(c, Params(Device(), 1));
     const Lora lora = apply_lora(model, base, l);
     const Folder folder;
-    save_adapter(folder.path, lora, {.layout = adapter_layout(c), .base = weights_hash(base), .folder = "/a/model"});
+    save_adapter(folder.path, lora,
+                 {.layout = adapter_layout(c), .base = detail::weights_hash(base), .folder = "/a/model"});
     auto [same, again] = new_gpt(c, Params(Device(), 1));
     LoraConfig read = load_adapter(folder.path, again, same, adapter_layout(c)).config();
     CHECK(read.targets.size() >= l.targets.size());
@@ -221,7 +222,7 @@ TEST_CASE("PEFT: what changes the results and is not supported is refused by nam
   for (std::string type; types >> type;) {
     c.config(Json{{"feedforward_modules", Json::array({"x"})}, {"r", Json()}, {"peft_type", type}});
     CHECK_HAS(c.error(), fmt::format("has the 'peft_type' \"{}\", and \"LORA\" alone is read. Merge", type));
-    CHECK_SAYS(adapter_base(c.path), "has the 'peft_type'");
+    CHECK_SAYS(detail::adapter_base(c.path), "has the 'peft_type'");
   }
   fs::copy(adapter_of("llama_patterns") + "/adapter_config.json", c / "adapter_config.json",
            fs::copy_options::overwrite_existing);
@@ -403,12 +404,12 @@ TEST_CASE("PEFT: a checkpoint of adapters says over which model and how they are
                .tokenizer = "",
                .data = DataIdentity::of(bytes_of(rhyme())),
                .state = trainer.state(),
-               .finetuning = Finetuning{"/some/model", weights_hash(base), config}};
+               .finetuning = Finetuning{"/some/model", detail::weights_hash(base), config}};
   save_checkpoint(path, c);
   const Checkpoint back = load_checkpoint(path);
   REQUIRE(back.finetuning);
   CHECK(back.finetuning->model == "/some/model");
-  CHECK(back.finetuning->weights == weights_hash(base));
+  CHECK(back.finetuning->weights == detail::weights_hash(base));
   CHECK(back.finetuning->lora == config);
   trainer.load_state(back.state);
   CHECK(back.finetuning->base == DType::f32);
@@ -430,29 +431,29 @@ TEST_CASE("PEFT: an adapter over weights in bf16 is one over the same weights in
   auto [other, else_] = new_gpt(kTwo, Params(Device(), 2));
   half.load(whole.state());
   Gpt narrow(half, kTwo);
-  const std::string hash = weights_hash(half);
-  CHECK(hash == weights_hash(half));
-  CHECK(hash != weights_hash(whole));
+  const std::string hash = detail::weights_hash(half);
+  CHECK(hash == detail::weights_hash(half));
+  CHECK(hash != detail::weights_hash(whole));
   const Params widened(Device(), 0);
   widened.load(half.state());
   const Gpt of_widened(widened, kTwo);
-  CHECK(hash == weights_hash(widened));
+  CHECK(hash == detail::weights_hash(widened));
   Lora lora = apply_lora(narrow, half, {.targets = {"h.*.mlp.fc"}, .rank = 2});
   CHECK(lora.base_dtype() == DType::bf16);
   CHECK(lora.params().dtype() == DType::f32);
   fill(lora);
   save_adapter(folder.path, lora, {.base = hash, .folder = "/a"});
-  CHECK(adapter_base(folder.path).dtype == DType::bf16);
-  CHECK(adapter_base(folder.path).folder == "/a");
+  CHECK(detail::adapter_base(folder.path).dtype == DType::bf16);
+  CHECK(detail::adapter_base(folder.path).folder == "/a");
   const auto before = bits_of(else_.forward(tensor({1, 2}, {1, 2})));
   CHECK_SAYS(load_adapter(folder.path, else_, other), "was trained over other weights");
   CHECK(bits_of(else_.forward(tensor({1, 2}, {1, 2}))) == before);
   const Lora loaded = load_adapter(folder.path, fresh, again);
   CHECK(loaded.base_dtype() == DType::bf16);
-  CHECK(weights_hash(again) == hash);  // rounded, and the same values
+  CHECK(detail::weights_hash(again) == hash);  // rounded, and the same values
   for (const auto& [name, t] : again.state()) CHECK(bits_of(t.to(DType::bf16)) == bits_of(half.state().at(name)));
-  save_adapter(second.path, loaded, {.base = weights_hash(again), .folder = "/a"});
-  for (const std::string& name : adapter_files()) CHECK(read_file(second / name) == read_file(folder / name));
+  save_adapter(second.path, loaded, {.base = detail::weights_hash(again), .folder = "/a"});
+  for (const std::string& name : detail::adapter_files()) CHECK(read_file(second / name) == read_file(folder / name));
   const Tensor tokens = tensor({1, 2, 3, 4}, {1, 4});
   CHECK(distance(fresh.forward(tokens), narrow.forward(tokens)) < 2e-2);  // that of bf16
 }

@@ -133,7 +133,7 @@ TEST_CASE("roofline: a training step that runs does the work that was counted") 
       t.dtype = dtype, t.accumulate = accumulate, t.eval_every = 0, t.val_fraction = 0;
       const auto [params, model] = new_gpt(g, Params(Device(), t.seed));
       Trainer trainer(model, params, bytes_of(rhyme()), t);
-      const auto real = counted([&] { trainer.step(); }), planned = step_work(g, t).all();
+      const auto real = counted([&] { trainer.step(); }), planned = detail::step_work(g, t).all();
       for (const WorkOfOp& o : planned) {
         CAPTURE(o.op);
         const auto it = std::ranges::find_if(
@@ -147,13 +147,13 @@ TEST_CASE("roofline: a training step that runs does the work that was counted") 
 TEST_CASE("roofline: machines, and what takes longest") {
   const DeviceRoofline m = device_roofline("h200");
   WorkOfOp o{"linear", DType::bf16, DType::bf16, 2, {3'000'000, 1'000'000, 0}};
-  CHECK(floor_seconds(o, m) == doctest::Approx(1e-6 + 2e-6));
+  CHECK(detail::floor_seconds(o, m) == doctest::Approx(1e-6 + 2e-6));
   o.work.multiply_adds = 315e9;
-  CHECK(floor_seconds(o, m) == doctest::Approx(1e-3 + 2e-6));
+  CHECK(detail::floor_seconds(o, m) == doctest::Approx(1e-3 + 2e-6));
   o.from = DType::f32;
-  CHECK(floor_seconds(o, m) == doctest::Approx(630e9 / 50e12 + 2e-6));
+  CHECK(detail::floor_seconds(o, m) == doctest::Approx(630e9 / 50e12 + 2e-6));
   o.from = DType::i8;
-  CHECK(floor_seconds(o, m) == doctest::Approx(630e9 / 1100e12 + 2e-6));
+  CHECK(detail::floor_seconds(o, m) == doctest::Approx(630e9 / 1100e12 + 2e-6));
   CHECK_SAYS(device_roofline("h400"), "there is no device 'h400'. Name h100, h200, or a JSON file");
   const Folder folder;
   const std::string path = folder / "own.json";
@@ -200,7 +200,7 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
     CHECK(int64_t(s.flops) == flops);
   };
   const auto of_arch = [](const char* name, int64_t batch, DType dtype) {
-    return step_work(model_preset(name), step_of(batch, dtype)).all();
+    return detail::step_work(model_preset(name), step_of(batch, dtype)).all();
   };
   check("000: LoRA 512 to 512 of rank 8, 256 rows",
         step_of_layer<nn::LoraDelta>(256, 512, 512, nn::LoraOptions{.rank = 8, .alpha = 16}), 14, 7'716'892,
@@ -226,10 +226,10 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
   CHECK(sum_of(ops, "adamw_step").bytes == 26 * parameters + 2 * others + 2 * (parameters - others) + 4);
   TrainConfig narrow = step_of(4, DType::bf16);
   narrow.moments = DType::bf16;  // 8 bytes fewer, of 28
-  CHECK(sum_of(step_work(model_preset("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
+  CHECK(sum_of(detail::step_work(model_preset("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
         sum_of(ops, "adamw_step").bytes - 8 * parameters);
   narrow.moments = DType::f32, narrow.split_weights = true;  // 2 fewer of split ones
-  CHECK(sum_of(step_work(model_preset("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
+  CHECK(sum_of(detail::step_work(model_preset("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
         sum_of(ops, "adamw_step").bytes - 2 * (parameters - others));
   const int64_t written = sum_of(ops, "square_sums").bytes - (2 * parameters + 2 * others);  // partial sums
   CHECK(written >= parameters / 2048);

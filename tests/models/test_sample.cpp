@@ -24,7 +24,8 @@ TEST_CASE("sample: the probabilities of transformers") {
     CAPTURE(text_of(c["options"]));
     const auto logits = c["logits"].get<std::vector<float>>();
     const auto before = c["before"].get<std::vector<int64_t>>();
-    const auto want = c["probabilities"].get<std::vector<double>>(), got = sample_probabilities(logits, o, before);
+    const auto want = c["probabilities"].get<std::vector<double>>(),
+               got = detail::sample_probabilities(logits, o, before);
     REQUIRE(got.size() == want.size());
     for (size_t i = 0; i < got.size(); ++i) {
       CAPTURE(i);
@@ -34,7 +35,7 @@ TEST_CASE("sample: the probabilities of transformers") {
     o.temperature = 0;  // what is most likely after the penalties, at any temperature
     Rng rng{1};
     CHECK(sample(logits, o, rng, before) == std::ranges::max_element(want) - want.begin());
-    CHECK(sample_probabilities(logits, o, before)[size_t(sample(logits, o, rng, before))] == 1);
+    CHECK(detail::sample_probabilities(logits, o, before)[size_t(sample(logits, o, rng, before))] == 1);
   }
 }
 
@@ -129,7 +130,7 @@ TEST_CASE("sample: penalties and what is refused") {
 TEST_CASE("sample: the top p of a flat distribution over many tokens") {
   std::vector<float> logits(5000);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = float(i * 7919 % 5000) * 1e-3f;
-  const auto p = sample_probabilities(logits, {}), cut = sample_probabilities(logits, {.top_p = 0.5});
+  const auto p = detail::sample_probabilities(logits, {}), cut = detail::sample_probabilities(logits, {.top_p = 0.5});
   std::vector<size_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::sort(order, [&](size_t a, size_t b) { return logits[a] > logits[b]; });

@@ -28,7 +28,7 @@ TEST_CASE("a Linear of another kind is switchback_linear() over the same paramet
        {LinearKind::switchback, LinearKind::switchback_vector_wise, LinearKind::switchback_memory_efficient})
     for (const bool bias : {true, false}) {
       const Params p({}, 3), q({}, 3);
-      const SwitchBackMode mode = mode_of(kind);
+      const SwitchBackMode mode = detail::mode_of(kind);
       const nn::Linear layer(p.at("l"), 83, 332, {.bias = bias, .kind = kind});
       const nn::Linear plain(q.at("l"), 83, 332, {.bias = bias});
       CHECK(bits_of(layer.weight) == bits_of(plain.weight));
@@ -53,7 +53,7 @@ TEST_CASE("names of kinds") {
   LinearKind k{};
   CHECK_SAYS(from_name("int8", k), "switchback-vector-wise");
   CHECK_SAYS(from_name("switchback-memory-efficient-vector-wise", k), "exclude each other");
-  CHECK_SAYS(mode_of(LinearKind::plain), "plain");
+  CHECK_SAYS(detail::mode_of(LinearKind::plain), "plain");
 }
 
 TEST_CASE("replace_linears: by pattern, back again, and what it refuses") {
@@ -112,7 +112,7 @@ TEST_CASE("prepare_for_eval: the same bits from a quarter of the memory, and not
       if (l.name != "lm_head") weights += l.layer->weight.numel(), rows += l.layer->weight.size(0);
     const int64_t live = memory_stats().live, count = params.numel();
     prepare_for_eval(model, params);
-    const bool by_rows = kind == LinearKind::switchback_vector_wise || mode_of(kind) >= SwitchBackMode::fp8;
+    const bool by_rows = kind == LinearKind::switchback_vector_wise || detail::mode_of(kind) >= SwitchBackMode::fp8;
     const int64_t absmax = by_rows ? 4 * rows : 8 * 4;
     CHECK(memory_stats().live == live - 3 * weights + absmax);
     CHECK(params.numel() == count - weights);

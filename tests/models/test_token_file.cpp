@@ -210,12 +210,12 @@ TEST_CASE("token files: those of another tokenizer are refused, as their meta.js
   detail::check_shards(files, &bytes);
   write_file_atomically(f / "meta.json", R"({"vocab_size": 65, "shards": 3})");  // another program's
   detail::check_shards(files, &bytes);
-  write_file_atomically(f / "meta.json", text_of(Json{{"tokenizer_hash", tokenizer_hash(bytes)}}));
+  write_file_atomically(f / "meta.json", text_of(Json{{"tokenizer_hash", detail::tokenizer_hash(bytes)}}));
   detail::check_shards(files, &bytes);
   detail::check_shards(files, nullptr);
   detail::check_shards(files, Tokenizer::from_json("{\n  \"type\": \"bytes\"\n}").get());
-  CHECK(tokenizer_hash(*Tokenizer::from_json(spaced)) ==
-        tokenizer_hash(*Tokenizer::from_json(text_of(own_json(spaced)))));
+  CHECK(detail::tokenizer_hash(*Tokenizer::from_json(spaced)) ==
+        detail::tokenizer_hash(*Tokenizer::from_json(text_of(own_json(spaced)))));
   const auto characters = CharTokenizer::from_text("ab");
   CHECK_SAYS_OF(value, detail::check_shards(files, &characters),
                 "[data] " + f / "a.bin was written with another tokenizer, as " + f / "meta.json says");

@@ -102,7 +102,7 @@ TEST_CASE("the gradient of index_select is added to a sum, in its place if nobod
       const auto added = [&](Tensor sum) {
         std::vector<Tensor> in{index, dy};
         in.push_back(std::move(sum));
-        return emit_donating(make_ref<op::IndexSelectGrad>(0, 6), std::move(in))[0];
+        return detail::emit_donating(make_ref<op::IndexSelectGrad>(0, 6), std::move(in))[0];
       };
       const DType wide = t == DType::f64 ? t : DType::f32;
       const Tensor alone = emit1(make_ref<op::IndexSelectGrad>(0, 6), {index, dy.to(wide)});

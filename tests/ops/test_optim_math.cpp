@@ -97,22 +97,23 @@ TEST_CASE("split weights: the upper part is the nearest bf16, ties away from 0")
   CHECK(float(op::split(0x1.03p0f).high) == 0x1.04p0f);
   CHECK(std::isnan(float(op::split(kNan).high)));
   const Tensor w = random({37, 3}, 1) * 100.0;
-  const SplitTensor s = split_weight(w);
-  CHECK(bits_of(join_weight(s)) == bits_of(w));
-  CHECK_SAYS(split_weight(tensor<float>({0, -0x1.ffp127f}, {2})), "[split_weight] element 1 of (2) f32 is -3.39");
-  CHECK_SAYS(split_weight(zeros({2}, DType::f64)), "[split_weight] the weight is (2) f64. It must be f32");
+  const SplitTensor s = detail::split_weight(w);
+  CHECK(bits_of(detail::join_weight(s)) == bits_of(w));
+  CHECK_SAYS(detail::split_weight(tensor<float>({0, -0x1.ffp127f}, {2})),
+             "[split_weight] element 1 of (2) f32 is -3.39");
+  CHECK_SAYS(detail::split_weight(zeros({2}, DType::f64)), "[split_weight] the weight is (2) f64. It must be f32");
 }
 TEST_CASE("adamw_step: split weights have the bits of whole ones") { check_split_weights({}); }
 TEST_CASE("adamw_step: weights whose bf16 would be infinite stay below") {
   const Tensor w = full({2}, 3.396e38), m = zeros({2}), v = zeros({2}), g = full({2}, -1.0);
-  const SplitTensor s = split_weight(w);
+  const SplitTensor s = detail::split_weight(w);
   const AdamWOptions o{.weight_decay = 0};
   for (int t = 1; t <= 3; ++t)
     adamw_step({.w = {&s.high, 1}, .m = {&m, 1}, .v = {&v, 1}, .grad = {&g, 1}, .low = {&s.low, 1}}, o, 3e35, t);
-  CHECK(values<float>(join_weight(s)) == std::vector<float>(2, 0x1.fefffep127f));
+  CHECK(values<float>(detail::join_weight(s)) == std::vector<float>(2, 0x1.fefffep127f));
 }
 TEST_CASE("adamw_step: which split weights it refuses") {
-  const SplitTensor s = split_weight(zeros({3, 2})), t = split_weight(zeros({3, 2}));
+  const SplitTensor s = detail::split_weight(zeros({3, 2})), t = detail::split_weight(zeros({3, 2}));
   const Tensor m = zeros({3, 2}), v = zeros({3, 2}), g = zeros({3, 2}), m2 = zeros({3, 2}), v2 = zeros({3, 2});
   const auto step = [&](const Tensor& w, const std::vector<Tensor>& low) {
     adamw_step({.w = {&w, 1}, .m = {&m, 1}, .v = {&v, 1}, .grad = {&g, 1}, .low = low}, {}, 0.1, 1);

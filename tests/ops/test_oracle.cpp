@@ -105,7 +105,7 @@ struct Functions {
     one("linspace", [](Inputs x, const Json& a) {
       return x[0] * linspace(at<double>(a, "start"), at<double>(a, "stop"), x[0].size(-1), x[0].dtype());
     });
-    one("sum_to", [](Inputs x, const Json& a) { return sum_to(x[0], dims_of(a.at("shape"))); });
+    one("sum_to", [](Inputs x, const Json& a) { return detail::sum_to(x[0], dims_of(a.at("shape"))); });
   }
   void shapes() {
     one("reshape", [](Inputs x, const Json& a) { return reshape(x[0], dims_of(a.at("shape"))); });

@@ -20,7 +20,7 @@ inline int64_t casts_of(const WorkScope& s) {
 }
 inline bool is_copy_of(const Tensor& w) {
   const NoGradScope off;
-  return bits_of(cast_parameter(w, DType::bf16)) == bits_of(w.to(DType::bf16));
+  return bits_of(detail::cast_parameter(w, DType::bf16)) == bits_of(w.to(DType::bf16));
 }
 
 enum class Update { adamw, sgd, momentum };
@@ -43,7 +43,7 @@ inline CopyRun run_of_copies(Device d, Update update, RunBy how, bool kept) {
   const TensorFunction step = [&](Inputs x) {
     Tensor loss;
     for (const Tensor& p : w) {
-      const Tensor narrow = kept ? cast_parameter(p, DType::bf16) : p.to(DType::bf16);
+      const Tensor narrow = kept ? detail::cast_parameter(p, DType::bf16) : p.to(DType::bf16);
       const Tensor part = sum((narrow * narrow * x[0] + narrow).to(DType::f32));
       loss = loss ? loss + part : part;
     }

@@ -91,7 +91,7 @@ inline void check_bf16_moments(Device d) {
     for (const float x : values<float>(a))
       for (const float y : values<float>(b)) g.push_back(x * y);
     for (int64_t t = 1; t <= 3; ++t) {
-      adamw_product_step(w, m, v, {a.to(d), b.to(d)}, o, 0.1, t, {.stream = 5});
+      detail::adamw_product_step(w, m, v, {a.to(d), b.to(d)}, o, 0.1, t, {.stream = 5});
       step_by_loop({o, 0.1, t}, {.weight_decay = 0.01, .beta1 = 0.9, .beta2 = 0.999, .stream = 5}, 1, 0, g, w1.data(),
                    m1, v1);
     }

@@ -8,7 +8,7 @@
 namespace tg {
 
 inline BpeTokenizer chat_tokenizer() {
-  Json json = own_json(tokenizer_json(ByteTokenizer()));
+  Json json = own_json(detail::tokenizer_json(ByteTokenizer()));
   Json added = Json::array();
   int64_t id = 256;
   for (const char* token : {"<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>",

@@ -1,5 +1,11 @@
 #include "support/helpers.h"
 
+#include <tapegrad/core/mode.h>
+#include <tapegrad/core/profile/profile_range.h>
+#include <tapegrad/core/scope.h>
+#include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/reduce.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -11,6 +17,21 @@ std::vector<std::byte> bits_of(const Tensor& t) {
   eval({c});
   const std::byte* p = c.value()->storage->data + c.layout().offset * int64_t(size_of(c.dtype()));
   return std::vector<std::byte>(p, p + c.layout().bytes());
+}
+void lazy_in_ranges(const Tensor& x) {
+  Tensor y;
+  {
+    const LazyScope lazy;
+    {
+      const ProfileRange a("a");
+      y = matmul(x, x);
+    }
+    const ProfileRange b("b");
+    const NameScope layer("norm");
+    y = sum(y);
+  }
+  const ProfileRange reading("reading");
+  eval({y});
 }
 Tensor stored(const Tensor& x, Store how) {
   NoGradScope off;

@@ -2,6 +2,9 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#ifdef TG_CUDA_EMULATED
+#include <tapegrad/emulator/emulator.h>
+#endif
 
 #include "support/helpers.h"
 

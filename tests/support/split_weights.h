@@ -33,7 +33,7 @@ inline void check_split_weights(Device d, DType moments, DType grads, bool in_pa
     std::vector<std::vector<std::byte>> bits() const {
       std::vector<std::vector<std::byte>> r;
       for (size_t i = 0; i < w.size(); ++i)
-        for (const Tensor& t : {i < low.size() && low[i] ? join_weight({w[i], low[i]}) : w[i], m[i], v[i]})
+        for (const Tensor& t : {i < low.size() && low[i] ? detail::join_weight({w[i], low[i]}) : w[i], m[i], v[i]})
           r.push_back(bits_of(t));
       return r;
     }
@@ -43,7 +43,7 @@ inline void check_split_weights(Device d, DType moments, DType grads, bool in_pa
     const auto& [shape, at, n, splits] = parts[i];
     const Tensor w = random(shape, i);
     whole.w.push_back((w * 1.0).to(d).detach());
-    const SplitTensor s = splits ? split_weight(w.to(d)) : SplitTensor{(w * 1.0).to(d).detach(), {}};
+    const SplitTensor s = splits ? detail::split_weight(w.to(d)) : SplitTensor{(w * 1.0).to(d).detach(), {}};
     split.w.push_back(s.high), split.low.push_back(s.low);
     if (in_parts) first.push_back(at);
     for (State* x : {&whole, &split})
@@ -65,7 +65,7 @@ inline void check_split_weights(Device d, DType moments, DType grads, bool in_pa
     CHECK(split.bits() == whole.bits());
     CHECK((split.bits() == before) == (t == 3));
     for (size_t i = 0; held && i < parts.size(); ++i)
-      if (parts[i].splits) CHECK(bits_of(join_weight({old[i], old[3 * parts.size() + i]})) == before[3 * i]);
+      if (parts[i].splits) CHECK(bits_of(detail::join_weight({old[i], old[3 * parts.size() + i]})) == before[3 * i]);
   }
 }
 inline void check_split_weights(Device d) {

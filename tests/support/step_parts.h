@@ -34,7 +34,7 @@ inline void check_step_of_parts(Device d, DType t, bool adamw, bool held) {
     g.push_back(i % 2 && t == DType::f32 ? grad.to(DType::bf16) : grad);
     const NoGradScope off;
     slices.push_back((slice(reshape(w[i], {w[i].numel()}), 0, at, at + n) * 1.0).detach());
-    if (t == DType::f32) (void)cast_parameter(w[i], DType::bf16);
+    if (t == DType::f32) (void)detail::cast_parameter(w[i], DType::bf16);
   }
   const auto bits_before = [&] {
     std::vector<std::vector<std::byte>> r;
@@ -67,9 +67,9 @@ inline void check_step_of_parts(Device d, DType t, bool adamw, bool held) {
   }
   int64_t all = 0;
   for (const Tensor& x : w) all += x.numel();
-  all_gather_parts(w, {0, all}, Communicator::self());  // completes the copies
+  detail::all_gather_parts(w, {0, all}, Communicator::self());  // completes the copies
   if (t == DType::f32)
-    for (const Tensor& x : w) CHECK(bits_of(cast_parameter(x, DType::bf16)) == bits_of(x.to(DType::bf16)));
+    for (const Tensor& x : w) CHECK(bits_of(detail::cast_parameter(x, DType::bf16)) == bits_of(x.to(DType::bf16)));
 }
 inline void check_steps_of_parts(Device d) {
   for (const DType t : {DType::f32, DType::f64})

@@ -21,7 +21,7 @@ namespace {
 std::optional<Device> device() {
   Device d = Device::cpu();
   d.backend = Backend::cuda;
-  if (!has_device(d) || world()->local_size() > runtime_of(d).device_count()) {
+  if (!has_device(d) || world()->local_size() > detail::runtime_of(d).device_count()) {
     MESSAGE("skipped: there are fewer devices than ranks");
     return {};
   }
@@ -76,13 +76,13 @@ TEST_CASE("sums under way on devices: several at once, beside kernels, of values
   for (const Tensor& t : here) there.push_back(t.to(*d));
   const auto f = [](Inputs x) {
     const Tensor w = x[0] * 1.0;
-    PendingSums a = start_all_reduce(x, world()),
-                b = start_reduce_scatter(std::array{w}, cuts_of(w.numel())[0], world());
+    PendingSums a = detail::start_all_reduce(x, world()),
+                b = detail::start_reduce_scatter(std::array{w}, cuts_of(w.numel())[0], world());
     w.assign(w + 1.0);
     Tensor beside = w;
     for (int i = 0; i < 4; ++i) beside = beside * 0.5 + w;
     std::vector<Tensor> all{beside, b.finish()[0]};
-    PendingSums c = start_all_reduce(std::array{all[1] * 2.0}, world());
+    PendingSums c = detail::start_all_reduce(std::array{all[1] * 2.0}, world());
     for (const Tensor& t : a.finish()) all.push_back(t + t);
     all.push_back(c.finish()[0]);
     return all;
@@ -94,14 +94,14 @@ TEST_CASE("sums under way on devices: several at once, beside kernels, of values
     for (size_t i = 0; i < want.size(); ++i) CHECK(bits_of(got[i]) == bits_of(want[i]));
   };
   const auto on_device = equal(there);
-  { const PendingSums dropped = start_all_reduce(on_device, world()); }
+  { const PendingSums dropped = detail::start_all_reduce(on_device, world()); }
   {
-    PendingSums sums = start_all_reduce(on_device, world());
+    PendingSums sums = detail::start_all_reduce(on_device, world());
     const LazyScope lazy;
     (void)sums.finish();
   }
   CHECK_HAS(error_of([&] {
-              const PendingSums sums = start_all_reduce(on_device, world());
+              const PendingSums sums = detail::start_all_reduce(on_device, world());
               (void)bits_of(embedding(tensor(std::vector<int64_t>{7}, {1}).to(*d), zeros({2, 2}).to(*d)));
             }),
             "[embedding] id 7 at position");
@@ -128,13 +128,14 @@ TEST_CASE("reduce_scatter and all_gather_parts on devices: the bits of the CPU, 
       for (const Tensor& t : mine) here.push_back(t.contiguous());
       there = on_device(here);
       there.back().requires_grad_();
-      (void)cast_parameter(there.back(), DType::bf16);
+      (void)detail::cast_parameter(there.back(), DType::bf16);
       if (held) old = {there[0].detach(), there.back().detach()};
-      all_gather_parts(here, cuts, world());
-      all_gather_parts(there, cuts, world());
+      detail::all_gather_parts(here, cuts, world());
+      detail::all_gather_parts(there, cuts, world());
       for (size_t i = 0; i < mine.size(); ++i) CHECK(bits_of(there[i]) == bits_of(here[i]));
       if (held) CHECK(bits_of(old[1]) == bits_of(mine.back().contiguous()));
-      CHECK(bits_of(cast_parameter(there.back(), DType::bf16)) == bits_of(there.back().detach().to(DType::bf16)));
+      CHECK(bits_of(detail::cast_parameter(there.back(), DType::bf16)) ==
+            bits_of(there.back().detach().to(DType::bf16)));
     }
   }
 }
