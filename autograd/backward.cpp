@@ -23,7 +23,7 @@ void check_tracked(const Tensor& t) {
            t);
 }
 using Ids = std::unordered_set<uint64_t>;
-// Other threads may extend the tape meanwhile.
+// Nodes of one backward: other threads may extend the tape meanwhile.
 struct Tape {
   std::vector<Ref<Node>> nodes;                 // newest first
   std::unordered_map<uint64_t, uint32_t> uses;  // missing contributions, by id
@@ -108,7 +108,7 @@ void call_hooks(const Ref<Hooks> hooks, Tensor& g) {
       g = t;
     }
 }
-// The tensor as a separate node of the tape.
+// Tensor as a separate node of the tape.
 Tensor view_of(const Tensor& t) { return emit1(make_ref<op::Reshape>(t.shape(), t.strides()), {t}); }
 void accumulate(Gradients& grads, uint64_t id, DType dtype, const Tensor& g) {
   auto [it, first] = grads.try_emplace(id, g);
@@ -143,7 +143,7 @@ void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads,
 }
 void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {
   for (size_t k = 0; k < outputs.size(); ++k) accumulate(grads, outputs[k].id(), outputs[k].dtype(), given[k]);
-  for (auto& o : outputs) {  // other outputs: once complete
+  for (auto& o : outputs) {  // outputs that other outputs read: once complete
     if (tape.uses.contains(o.id()) || tape.ends.contains(o.id())) continue;
     if (auto it = grads.find(o.id()); it != grads.end()) call_hooks(o.variable()->hooks, it->second);
   }

@@ -14,8 +14,8 @@ namespace tg {
 struct BackwardOptions {
   bool create_graph = false;  ///< record gradients on the tape; implies retain_graph
   bool retain_graph = false;  ///< keep saved values for another backward
-  /// Gets the id and gradient native() of a leaf when it is complete, after its hooks, while backward still runs. May
-  /// replace it by one of the same shape, dtype and device, or empty it; GradMap then lacks it.
+  /// Called with the id and the native() gradient of each complete leaf, after its hooks, while backward still runs.
+  /// May replace the gradient by one of the same shape, dtype and device, or empty it; GradMap then lacks it.
   std::function<void(uint64_t leaf, Tensor& grad)> on_leaf_grad = {};
 };
 /// Gradients of leaves, by tensor. Gradients of intermediates are not kept; their hooks see them.
@@ -66,7 +66,7 @@ std::vector<Tensor> grad(const Tensor& loss, Inputs of, BackwardOptions = {});
 /// sums over the outputs, given their gradients `grads` in their shapes and dtypes. An output with an empty gradient
 /// does not count. Errors: those of backward(outputs, grads); a tensor that no output depends on.
 std::vector<Tensor> grad(Inputs outputs, Inputs of, Inputs grads, BackwardOptions = {});
-/// The function's value, without history unless create_graph, and its gradients.
+/// Function's value, without history unless create_graph, and its gradients.
 struct ValueAndGrad {
   Tensor value;
   std::vector<Tensor> grads;

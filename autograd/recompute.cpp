@@ -13,7 +13,7 @@ struct Checkpoint : ViewOp<Checkpoint> {
   static constexpr auto kName = "checkpoint";
   RecomputeFn fn;
   std::optional<Rng> rng;
-  MatmulPrecision products = matmul_precision();  // the first run's
+  MatmulPrecision products = matmul_precision();  // precision of the first run
   size_t outputs, inputs;
   Checkpoint(RecomputeFn f, std::optional<Rng> r, size_t out, size_t in)
       : fn(std::move(f)), rng(r), outputs(out), inputs(in) {}

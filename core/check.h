@@ -26,7 +26,7 @@ std::string about_empty();  // message part after "an empty tensor"
       ::tg::detail::fail(::tg::Error::Kind::kind, ::fmt::format(__VA_ARGS__)); \
   } while (0)
 
-/// The base of fmt formatters for our types: it accepts "{}" only.
+/// Base of fmt formatters for our types: it accepts "{}" only.
 struct PlainFormatter {
   template <class C> constexpr auto parse(C& c) { return c.begin(); }
   template <class C> static auto write(std::string_view text, C& c) {

@@ -8,9 +8,9 @@
 
 namespace tg {
 
-/// The kinds of devices.
+/// Kinds of devices.
 enum class Backend : uint8_t { cpu, cuda };
-/// The number of backends.
+/// Number of backends.
 inline constexpr int kBackends = 2;
 
 /// One device; the CPU by default.
@@ -20,7 +20,7 @@ struct Device {
   static Device cpu() { return {}; }
   /// The CUDA device with this number, which may be missing; an Error outside of [0, 127].
   static Device cuda(int index = 0);
-  /// The device of "cpu", "cuda" or "cuda:1"; an Error for any other text.
+  /// Device of "cpu", "cuda" or "cuda:1"; an Error for any other text.
   static Device parse(std::string_view text);
   bool operator==(const Device&) const = default;
 };

@@ -27,17 +27,17 @@ namespace tg {
 
 /// The element types of tensors. Ops compute in f64, f32 and bf16, some in i64 and i32. The others are storage types.
 enum class DType : uint8_t { f64, f32, f16, bf16, i64, i32, i8, u16, u8, boolean };
-/// The number of dtypes.
+/// Number of dtypes.
 inline constexpr int kDTypes = 10;
 
 namespace detail {
-template <class T> struct DTypeOf;  // element types only
+template <class T> struct DTypeOf;  // defined for element types only
 #define TG_X(T, d, name) \
   template <> struct DTypeOf<T> : std::integral_constant<DType, DType::d> {};
 TG_DTYPES(TG_X)
 #undef TG_X
 }  // namespace detail
-/// The dtype of a C++ type; other types do not compile.
+/// Dtype of a C++ type; other types do not compile.
 template <class T> constexpr DType dtype_of() { return detail::DTypeOf<T>::value; }
 
 /// Calls `f.template operator()<T>()` with the C++ type T of d, and returns its result.

@@ -16,7 +16,7 @@ namespace tg {
 /// tapegrad's exception. what() is the message; programs react to kind().
 class Error : public std::runtime_error {
  public:
-  /// The category. `state`: a call at the wrong time; `internal`: a bug of tapegrad.
+  /// Category. `state`: a call at the wrong time; `internal`: a bug of tapegrad.
   enum class Kind {
     shape,
     dtype,
@@ -46,7 +46,7 @@ class Error : public std::runtime_error {
 
 namespace detail {
 [[noreturn]] void fail(Error::Kind, std::string what);
-// The line of this thread that last read a gradient backward() did not reach.
+// The line where this thread last read a gradient that backward() did not reach.
 extern constinit thread_local std::source_location t_unreached;
 // Adds "called at train.cpp:31" to f()'s Errors, once.
 [[noreturn]] void add_place(const Error&, const std::source_location&, const char* what);

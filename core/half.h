@@ -45,7 +45,7 @@ struct f16 {
   }
 };
 
-/// The type that kernels compute in for T.
+/// Type that kernels compute in for T.
 template <class T> struct ComputeOf {
   using type = T;
 };

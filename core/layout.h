@@ -15,7 +15,7 @@ struct Layout {
   int64_t offset = 0;
   DType dtype = DType::f32;
   Device device;
-  /// >= 0: a view of that input's storage, no kernel.
+  /// The input whose storage this views, without a kernel; -1: none.
   int8_t aliases_input = -1;
 
   /// Row-major order without gaps.

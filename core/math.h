@@ -28,7 +28,7 @@ TG_HD_INLINE float abs(float x) { return float_of(bits_of(x) & ~kSign); }
 TG_HD_INLINE float with_sign_of(float magnitude, float x) {
   return float_of(bits_of(magnitude) | (bits_of(x) & kSign));
 }
-// Integer masks: a select of floats may become a branch if traps are respected.
+// Integer masks: the compiler may turn a select of floats into a branch if it respects traps.
 TG_HD_INLINE float blend(uint32_t mask, float yes, float no) {
   return float_of((bits_of(yes) & mask) | (bits_of(no) & ~mask));
 }
@@ -53,8 +53,8 @@ template <bool kExact> TG_HD_INLINE float mad(float a, float b, float c) {
   else
     return a * b + c;
 }
-// Horner's rule, lowest coefficient first. Coefficients here are minimax fits of the relative error, rounded to float
-// one at a time from the lowest, refitting the others.
+// Horner's rule, lowest coefficient first. Coefficients are minimax fits of the relative error, rounded to float one at
+// a time, refitting the others.
 template <bool kExact> TG_HD_INLINE float poly(float, float c0) { return c0; }
 template <bool kExact, class... C> TG_HD_INLINE float poly(float x, float c0, C... c) {
   return mad<kExact>(x, poly<kExact>(x, c...), c0);
@@ -265,7 +265,7 @@ TG_HD_INLINE int32_t select(bool condition, int32_t yes, int32_t no) { return co
 TG_HD_INLINE int64_t select(bool condition, int64_t yes, int64_t no) { return condition ? yes : no; }
 /// @}
 
-/// The absolute value; undefined for the smallest integer.
+/// Absolute value; undefined for the smallest integer.
 /// @{
 TG_HD_INLINE float abs(float x) { return detail::abs(x); }
 TG_HD_INLINE double abs(double x) { return __builtin_fabs(x); }

@@ -32,8 +32,8 @@ struct LazyScope : ScopedValue<bool> {
 };
 
 /// Saves memory: backward recomputes outputs of cheap ops (norms, pointwise functions, dropout, casts, and views of
-/// their results) that were recorded in this scope, once, from values on the tape, bit for bit. It saves where another
-/// op keeps the cheap op's inputs. Leaves such as norms' biases must not be written in place before backward.
+/// their results) that were recorded in this scope, once, from values on the tape, bit for bit. It saves only where
+/// another op keeps the cheap op's inputs. Leaves such as norms' biases must not be written in place before backward.
 /// autograd/recompute.h recomputes whole parts of a model.
 struct RecomputeScope : ScopedValue<detail::Recomputes> {
   [[nodiscard]] RecomputeScope();
@@ -73,7 +73,7 @@ bool lazy_enabled();
 bool recompute_enabled();
 /// Whether the thread is in an AnomalyScope.
 bool anomaly_enabled();
-/// The thread's innermost MatmulPrecisionScope, or `highest`.
+/// Thread's innermost MatmulPrecisionScope, or `highest`.
 MatmulPrecision matmul_precision();
 
 }  // namespace tg

@@ -5,7 +5,7 @@
 
 namespace tg {
 namespace detail {
-inline constexpr uint32_t kUnset = ~0u;  // version of an input captured lazy
+inline constexpr uint32_t kUnset = ~0u;  // version of an input that was lazy when captured
 }  // namespace detail
 
 /// An input of a Node: its value until the node ran, or while backward needs it, and its gradient's node.
@@ -34,7 +34,7 @@ struct Node : Counted<Node> {
   OpPtr op;
   const Scope* scope;
   const Scope* range = nullptr;  ///< named ranges at creation, for profiles; or null
-  /// Larger than that of every node it reads: a topological order (Lamport clock).
+  /// Larger than the seq of every node it reads: a topological order (Lamport clock).
   uint64_t seq;
   uint64_t first_id;  ///< output 0's id; others follow
   SmallVec<Edge, 2> in;
@@ -49,8 +49,8 @@ struct Node : Counted<Node> {
   } recomputing;
   bool is_recomputation = false;  ///< repeats another node's work
   bool done = false, released = false;
-  std::atomic<uint32_t> user = 0;  ///< ValueReader::id of the user, plus uses
-  /// The user's scratch.
+  std::atomic<uint32_t> user = 0;  ///< ValueReader::id of the using thread, plus uses
+  /// Scratch of that thread.
   uint32_t slot = 0;
   uint64_t mark = 0;
   Node* next_dead = nullptr;
@@ -90,7 +90,7 @@ struct EngineStats {
       planned_bytes,       ///< reserved bytes, summed over plans
       planned_live_bytes;  ///< peak of used bytes, summed over plans
 };
-/// The thread's counters, valid during its life.
+/// Thread's counters, valid during its life.
 const EngineStats& engine_stats();
 
 }  // namespace tg

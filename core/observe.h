@@ -11,7 +11,7 @@ namespace tg {
 
 /// One output of one op.
 struct Observed {
-  /// The scope of the call: "gpt.h.3.mlp.fc". Gradient ops have their forward op's.
+  /// Scope of the call, "gpt.h.3.mlp.fc"; a gradient op has its forward op's scope.
   const Scope* scope;
   std::string_view op;
   size_t output;

@@ -15,9 +15,9 @@
 
 namespace tg {
 
-/// A set of inputs or outputs of an op: bit i is number i, bit 31 all from 31 on.
+/// A set of inputs or outputs of an op: bit i is number i; bit 31 is all numbers >= 31.
 using Mask = uint32_t;
-/// The set of these numbers.
+/// Set of these numbers.
 template <std::integral... I> constexpr Mask mask_of(I... i) {
   return ((Mask(1) << (size_t(i) < 31 ? size_t(i) : 31)) | ... | 0u);
 }
@@ -52,7 +52,7 @@ namespace detail {
 struct Buf {
   const Layout* layout;
   std::byte* bytes;
-  /// The first element; strides give the others. An Error unless T is the dtype.
+  /// First element; strides give the others. An Error unless T is the dtype.
   template <class T> [[gnu::always_inline]] T* data() const {
     if (layout->dtype != dtype_of<std::remove_const_t<T>>()) [[unlikely]]
       detail::fail_buf_dtype(*layout, dtype_of<std::remove_const_t<T>>());
@@ -71,7 +71,7 @@ struct Buf {
   int64_t numel() const { return layout->numel(); }
   bool is_contiguous() const { return layout->is_contiguous(); }
 };
-/// The inputs or outputs of a kernel.
+/// Inputs or outputs of a kernel.
 using Bufs = std::span<const Buf>;
 namespace detail {
 // Checks of for_each and for_each_row (cpu/kernel.h, cuda/kernel.h).
@@ -111,7 +111,7 @@ struct Context {
   void release();
   Scratch* scratch_ = nullptr;
 };
-/// The layouts of an op's outputs.
+/// Layouts of an op's outputs.
 using Layouts = SmallVec<Layout, 3>;
 
 /// How the engine runs an op. Adjacent pointwise ops can be one kernel; views run none.
@@ -121,8 +121,8 @@ struct Traits {
   OpKind kind = OpKind::opaque;
   /// Inputs whose storage an output of equal layout may reuse. The kernel reads element i before it writes it.
   Mask may_alias = 0;
-  /// Output k may reuse input k's storage only, by may_alias's rule, which is then ignored. For ops on lists of
-  /// tensors.
+  /// Output k may reuse the storage of input k and no other, under may_alias's rule; may_alias is ignored. For ops on
+  /// lists of tensors.
   bool updates_in_place = false;
   /// The op draws random numbers, or key() lacks attributes: equal inputs and keys are never merged.
   bool dynamic_attributes = false;
@@ -143,7 +143,7 @@ struct Expression {
   /// A C++ expression: $0, $1 and $2 are the inputs, \#0 and \#1 the numbers. It depends only on what key() hashes, and
   /// is never freed. Empty: none.
   std::string_view text = {};
-  /// The values of \#0 and \#1, saturated to the dtype of input 0. They may change each step.
+  /// Values of \#0 and \#1, saturated to the dtype of input 0. They may change each step.
   std::array<double, 2> numbers = {};
   /// Works on stored elements; otherwise bf16 becomes f32 before and bf16 after.
   bool bitwise = false;
@@ -166,7 +166,7 @@ class DTypes {
 /// The minimal work of one run of an op.
 struct OpWork {
   int64_t read = 0, written = 0;  ///< bytes of distinct elements
-  double multiply_adds = 0;       ///< matrix products', without masked elements
+  double multiply_adds = 0;       ///< matrix products; masked elements excluded
 };
 class WorkScope;
 namespace detail {
@@ -189,11 +189,11 @@ struct Op : Counted<Op> {
   const DTypes dtypes;           ///< inputs' dtypes; empty: infer() checks them
   Op(bool own_vjp, bool own_compose, DTypes d = {}) : has_vjp(own_vjp), composes(own_compose), dtypes(d) {}
   virtual ~Op() = default;
-  /// The name in messages, listings and profiles: "layer_norm".
+  /// Name in messages, listings and profiles: "layer_norm".
   virtual std::string_view name() const = 0;
-  /// The outputs' layouts. The only check of shapes and dtypes; it throws Errors.
+  /// Outputs' layouts. The only check of shapes and dtypes; it throws Errors.
   virtual Layouts infer(Inputs) const = 0;
-  /// The gradients of the inputs, given those of the outputs. The default throws "[name] has no gradient".
+  /// Gradients of the inputs, given those of the outputs. The default throws "[name] has no gradient".
   virtual Tensors vjp(const Vjp&) const;
   /// The same outputs by simpler ops, for backends without a kernel and for gradients without vjp().
   virtual Tensors compose(Inputs) const;
@@ -218,7 +218,7 @@ struct Op : Counted<Op> {
   virtual Expression expression() const { return {}; }
   /// Minimal work of a run, without reading elements. Default: all inputs and outputs, no matrix product.
   virtual OpWork work(Bufs in, Bufs out) const;
-  /// The generator state of a random op, else null.
+  /// Generator state of a random op, else null.
   virtual const Rng* rng_state() const { return nullptr; }
   /// A copy for a compiled function's next call, with this generator state or the next step number; null: unchanged.
   virtual OpPtr for_next_step(const Rng& /*rng*/) const;
@@ -236,7 +236,7 @@ struct Op : Counted<Op> {
 /// not saved or was written since.
 class Vjp {
  public:
-  /// Input gradients so far. take() gives one up if it has this dtype.
+  /// Input gradients so far. take() returns and clears one if it has this dtype.
   struct Accumulators {
     virtual Tensor take(const Edge&, DType) = 0;
 
@@ -298,7 +298,7 @@ template <class OpT> const OpPtr& stateless() {
   return op;
 }
 
-/// The kernels of one op by backend. TG_KERNEL fills the table before main().
+/// Kernels of one op by backend. TG_KERNEL fills the table before main().
 template <class Self> struct Kernels {
   using Fn = void (*)(const Self&, Bufs in, Bufs out, Context&);
   static inline constinit std::array<KernelSlot, kBackends> table{};
@@ -346,7 +346,7 @@ class ContiguousInputs {
 };
 }  // namespace detail
 
-/// The base of every op: `struct LayerNorm : OpOf<LayerNorm>`, with a static kName. Registers the op and finds kernels.
+/// Base of every op: `struct LayerNorm : OpOf<LayerNorm>`, with a static kName. Registers the op and finds kernels.
 template <class Self> struct OpOf : Op {
   static constexpr bool kView = false;
   std::string_view name() const override { return Self::kName; }
@@ -381,7 +381,7 @@ template <class Self> struct OpOf : Op {
   static inline const bool listed_ = detail::register_op(info);
 };
 
-/// The base of views: infer() returns a Layout on an input's storage (Layout::aliases_input), without a kernel.
+/// Base of views: infer() returns a Layout on an input's storage (Layout::aliases_input), without a kernel.
 template <class Self> struct ViewOp : OpOf<Self> {
   static constexpr bool kView = true;
   Traits traits() const override { return {.kind = OpKind::view}; }

@@ -54,7 +54,7 @@ TG_HD_INLINE Words philox_round(Words c, uint32_t key0, uint32_t key1) {
   const uint64_t a = uint64_t(0xD2511F53u) * c.x, b = uint64_t(0xCD9E8D57u) * c.z;
   return {uint32_t(b >> 32) ^ c.y ^ key0, uint32_t(b), uint32_t(a >> 32) ^ c.w ^ key1, uint32_t(a)};
 }
-// An indexed array would prevent vectorisation over i.
+// Selects without an array: indexing would prevent vectorisation over i.
 TG_HD_INLINE uint32_t word_of(Words b, uint64_t lane) {
   const uint32_t odd = 0u - uint32_t(lane & 1u), high = 0u - uint32_t(lane >> 1 & 1u);
   const uint32_t low_pair = (b.y & odd) | (b.x & ~odd), high_pair = (b.w & odd) | (b.z & ~odd);
@@ -79,7 +79,7 @@ TG_HD_INLINE Words philox4x32(Words counter, uint64_t key) {
   c = detail::philox_round(c, k0 + kStep0 * 8, k1 + kStep1 * 8);
   return detail::philox_round(c, k0 + kStep0 * 9, k1 + kStep1 * 9);
 }
-/// The words 4 block .. 4 block + 3 after at.offset. The upper half of the counter is 0: Rng::split() uses its other
+/// Words 4 block .. 4 block + 3 after at.offset. The upper half of the counter is 0: Rng::split() uses its other
 /// values.
 TG_HD_INLINE Words random_block(Rng at, uint64_t block) {
   const uint64_t n = at.offset + block;

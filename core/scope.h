@@ -20,7 +20,7 @@ struct Scope {
 namespace detail {
 /// The thread's scope.
 const Scope* current_scope();
-/// The scope `name` inside `parent`.
+/// Scope `name` inside `parent`.
 const Scope* scope_within(const Scope* parent, std::string_view name);
 // A NameScope without a range, for ops emitted later.
 struct EmitInScope : ScopedValue<const Scope*> {

@@ -12,7 +12,7 @@
 
 namespace tg {
 
-/// The maximal number of dimensions of a tensor.
+/// Maximal number of dimensions of a tensor.
 inline constexpr size_t kMaxDims = 8;
 
 /// A short vector of sizes, strides or dimensions. Adding a ninth number throws an Error of kind shape.
@@ -54,7 +54,7 @@ class Dims {
     --n_;
   }
   bool operator==(const Dims& o) const { return n_ == o.n_ && std::equal(begin(), end(), o.begin()); }
-  /// The product of all numbers; 1 without numbers.
+  /// Product of all numbers; 1 without numbers.
   int64_t product() const {
     int64_t p = 1;
     for (int64_t d : *this) p *= d;
@@ -68,17 +68,17 @@ class Dims {
 };
 /// Sizes of the dimensions, the outermost first.
 using Shape = Dims;
-/// The distance in elements from one index to the next along each dimension; 0 repeats an element.
+/// Distance in elements from one index to the next along each dimension; 0 repeats an element.
 using Strides = Dims;
-/// The text "(2, 3)".
+/// Text "(2, 3)".
 std::string to_string(const Dims&);
 
 namespace detail {
 /// `dim` from 0; a negative one counts from the end. An Error outside of [-ndim, ndim).
 size_t normal_dim(std::string_view op, int64_t dim, const Shape&);
-/// The number of elements. An Error for a negative size or a product beyond 63 bits.
+/// Number of elements. An Error for a negative size or a product beyond 63 bits.
 int64_t checked_numel(std::string_view op, const Shape&);
-/// The position of the i-th element in row-major order.
+/// Position of the i-th element in row-major order.
 Dims position_of(int64_t i, const Shape&);
 }  // namespace detail
 

@@ -7,16 +7,16 @@ namespace tg {
 
 struct Scope;
 
-/// The kind of a range: a name given by the program, a part of a model, or one run of an op.
+/// Kind of a range: a name given by the program, a part of a model, or one run of an op.
 enum class RangeKind : uint8_t { range, layer, op };
 
 namespace detail {
 inline constinit std::atomic<uint64_t> g_profiling{0};  // running profiler; 0: none
 inline bool profiling() { return g_profiling.load(std::memory_order_relaxed) != 0; }
-// The thread's named ranges or null. Nodes keep it for kernels that run later.
+// Thread's named ranges or null. Nodes keep it for kernels that run later.
 extern constinit thread_local const Scope* t_range;
 
-// The thread's range. Ranges end in reverse order in their thread.
+// Thread's range. Ranges end in reverse order in their thread.
 class Span {
  public:
   Span() = default;

@@ -36,7 +36,7 @@ class Tensor {
   int64_t numel() const { return layout().numel(); }
   const Strides& strides() const { return layout().strides; }  ///< elements
   bool is_contiguous() const { return layout().is_contiguous(); }
-  /// The id of the Variable: unique in the process, kept by assign().
+  /// Id of the Variable: unique in the process, kept by assign().
   uint64_t id() const { return var().id; }
   bool materialized() const { return bool(var().value->storage); }  ///< false while lazy
   /// Whether this is a leaf that asks for a gradient, or a result on the tape.
@@ -46,16 +46,16 @@ class Tensor {
   /// Names the tensor in errors, dumps and profiles. Each text takes about 80 bytes until the process ends: name
   /// parameters and inputs, not every step's tensors.
   Tensor& label(std::string_view text);
-  /// The name set by label(text), or an empty text.
+  /// Name set by label(text), or an empty text.
   std::string_view label() const { return var().label ? std::string_view(*var_->label) : std::string_view(); }
 
-  /// The elements in place; evaluates a lazy tensor first. An Error unless T matches the dtype, the layout is
+  /// Elements in place; evaluates a lazy tensor first. An Error unless T matches the dtype, the layout is
   /// contiguous and the tensor is on the CPU. The pointer is valid while the tensor has this value.
   template <class T> const T* data() const { return static_cast<const T*>(read(dtype_of<T>())); }
-  /// The elements for writing, under the rules of data(). Backward passes and pending ops that need the former elements
+  /// Elements for writing, under the rules of data(). Backward passes and pending ops that need the former elements
   /// throw an Error.
   template <class T> T* mutable_data() { return static_cast<T*>(write(dtype_of<T>())); }
-  /// The elements as a device pointer, for CUDA code. Evaluates a lazy tensor; an Error unless T matches the dtype and
+  /// Elements as a device pointer, for CUDA code. Evaluates a lazy tensor; an Error unless T matches the dtype and
   /// the layout is contiguous. Kernels may be queued: call synchronize(), or order the work after them.
   template <class T> const T* device_data() const { return static_cast<const T*>(elements(dtype_of<T>())); }
   /// A copy on the host in row-major order, cast to T, from any layout, dtype and device. Waits for the device.
@@ -63,11 +63,11 @@ class Tensor {
   /// The only element, cast to T; an Error unless there is exactly one. Waits for the device.
   template <class T> T item() const;
 
-  /// The tensor in another dtype; itself if nothing changes. Differentiable.
+  /// Tensor in another dtype; itself if nothing changes. Differentiable.
   Tensor to(DType) const;
-  /// The tensor on another device; itself if nothing changes. Differentiable.
+  /// Tensor on another device; itself if nothing changes. Differentiable.
   Tensor to(Device) const;
-  /// The tensor in row-major order without gaps; itself if it is. Differentiable.
+  /// Tensor in row-major order without gaps; itself if nothing changes. Differentiable.
   Tensor contiguous() const;
 
   /// The same value without history: gradients do not flow through it. No copy. This is the only way to cut a graph.
@@ -80,9 +80,9 @@ class Tensor {
   /// A hook lives as long as its tensor, and must not capture it or an owner: capture detach(), an id or a pointer.
   void on_grad(Hook);
 
-  /// The identity, for the engine.
+  /// Identity, for the engine.
   const Ref<Variable>& variable() const { return var_; }
-  /// The current value, for the engine.
+  /// Current value, for the engine.
   const Ref<Value>& value() const { return var().value; }
 
  private:
@@ -99,14 +99,14 @@ class Tensor {
   void copy_to_host(void* to, DType) const;
   Ref<Variable> var_;
 };
-/// The tensor in a message: 'label' (2, 3) f32.
+/// Tensor in a message: 'label' (2, 3) f32.
 std::string describe(const Tensor&);
-/// The elements with 4 digits, long dimensions abridged, then describe().
+/// Elements with 4 digits, long dimensions abridged, then describe().
 std::string to_string(const Tensor&);
 /// Prints to_string().
 std::ostream& operator<<(std::ostream&, const Tensor&);
 
-/// The inputs of an op: a vector, an array, or a braced list.
+/// Inputs of an op: a vector, an array, or a braced list.
 class Inputs : public std::span<const Tensor> {
  public:
   using span::span;
@@ -114,7 +114,7 @@ class Inputs : public std::span<const Tensor> {
   Inputs(std::span<const Tensor> all) : span(all) {}
   Inputs(std::initializer_list<Tensor> list) : span(list.begin(), list.size()) {}
 };
-/// The outputs of an op, or gradients; up to three need no allocation.
+/// Outputs of an op, or gradients; up to three need no allocation.
 using Tensors = SmallVec<Tensor, 3>;
 
 /// A function of tensors, for compile() and custom_vjp().

@@ -35,11 +35,11 @@ struct Value : Counted<Value> {
   Ref<Node> producer;    ///< its op; null once it has run, except on the tape
   uint32_t index = 0;    ///< number of the producer's output
   uint32_t version = 0;  ///< storage version when the op wrote it
-  /// Storage version that bf16_copy shows; kUnset: the version that the op wrote.
+  /// Storage version that bf16_copy was made from; kUnset: the version that the op wrote.
   uint32_t bf16_of = 0;
   std::atomic<uint32_t> runner = 0;  ///< ValueReader::id of the computing thread
   bool tracked = false;              ///< keeps its producer
-  bool lent = false;                 ///< Out::live may give it an owner
+  bool lent = false;                 ///< another thread may own it through Out::live
   bool was_read = false;             ///< a former value, whose layout threads may still read
   Ref<Value> bf16_copy;              ///< bf16 elements of cast_parameter() (core/engine/bf16_copy.h)
   explicit Value(const Layout&);
@@ -51,13 +51,13 @@ struct Value : Counted<Value> {
 class Tensor;
 /// A function of a complete gradient. It returns a new gradient, or an empty Tensor to keep it.
 using Hook = std::function<Tensor(const Tensor& grad)>;
-/// The hooks of a Variable, in the order of on_grad().
+/// Hooks of a Variable, in the order of on_grad().
 struct Hooks : Counted<Hooks> {
   std::deque<Hook> list;  // stable addresses: a running hook may add another
   std::mutex adding;
 };
 
-/// The identity of a tensor, which assign() repoints. `recorded`: a node of the tape reads the value.
+/// Identity of a tensor, which assign() repoints. `recorded`: a node of the tape reads the value.
 struct Variable : Counted<Variable> {
   uint64_t id;  ///< never reused; key of its gradient
   Ref<Value> value;
@@ -67,7 +67,7 @@ struct Variable : Counted<Variable> {
   Ref<Value> origin;
   bool requires_grad;
   std::atomic<bool> recorded = false;
-  std::atomic<bool> updating = false;  ///< an op that runs will replace the value
+  std::atomic<bool> updating = false;  ///< a running op will replace it
   Variable(uint64_t i, Ref<Value> v, bool grad) : id(i), value(std::move(v)), requires_grad(grad) {}
 };
 

@@ -24,7 +24,7 @@ Layout heads_last(const Tensor& x) {
   l.strides = {s[2] * s[1] * s[3], s[3], s[1] * s[3], 1};
   return l;
 }
-// Contiguous rows, or every block would gather them again.
+// x with contiguous rows: otherwise every block would gather them again.
 Tensor with_rows(const Tensor& x) {
   return !x || x.ndim() == 0 || x.shape().back() <= 1 || x.strides().back() == 1 ? x : x.contiguous();
 }
@@ -121,7 +121,7 @@ Tensors op::Attention::vjp(const Vjp& v) const {
 }
 Layouts op::AttentionGrad::infer(Inputs in) const { return {heads_last(in[0]), heads_last(in[1]), heads_last(in[2])}; }
 namespace {
-// Bool, (Tq, Tk) or (B, 1, 1, Tq, Tk); empty if each query sees all keys. `extra`: lengths and starts.
+// Hidden keys: bool, (Tq, Tk) or (B, 1, 1, Tq, Tk); empty if each query sees all keys. `extra`: lengths and starts.
 Tensor hidden(const op::AttentionForm& o, int64_t tq, int64_t tk, Inputs extra, Device d) {
   const auto count = [d](int64_t n) { return arange(0, double(n), 1, DType::i64, d); };
   const auto each = [](const Tensor& x) { return reshape(x.to(DType::i64), {x.size(0), 1, 1, 1, 1}); };
@@ -146,7 +146,7 @@ Tensors op::AttentionGrad::compose(Inputs in) const {
   const Tensor q = grouped(in[0], group), k = grouped(in[1], 1), v = grouped(in[2], 1), dy = grouped(in[5], group);
   Tensor scores = matmul(q, k, {.trans_b = true}) * scale;  // (B, NHkv, G, Tq, Tk)
   const Tensor mask = hidden(o, tq, tk, in.subspan(6), scores.device());
-  // Rows that may see nothing get a finite number: -infinity alone has no softmax.
+  // Rows that may see no key get a finite number: the softmax of -infinity alone is NaN.
   if (mask) scores = masked_fill(scores, mask, o.kv_lengths ? -1e30 : -std::numeric_limits<double>::infinity());
   Tensor p = softmax(scores);
   if (o.kv_lengths) p = masked_fill(p, mask, 0);

@@ -67,7 +67,7 @@ struct Div {
   static Tensors vjp(const Vjp&);
   static Tensor vjp_scalar(const Vjp&, double s, bool left);
 };
-/// The larger of x and y; NaN if one is NaN. Equal operands share the gradient.
+/// Larger of x and y; NaN if one is NaN. Equal operands share the gradient.
 struct Maximum {
   static constexpr char kName[] = "maximum", kScalarName[] = "maximum_scalar";
   static constexpr char kGradName[] = "maximum_grad", kScalarGradName[] = "maximum_scalar_grad";
@@ -79,7 +79,7 @@ struct Maximum {
   }
   template <class T> TG_HD_INLINE static T dy(T x, T y) { return dx(y, x); }
 };
-/// The smaller of x and y; NaN if one is NaN. Equal operands share the gradient.
+/// Smaller of x and y; NaN if one is NaN. Equal operands share the gradient.
 struct Minimum {
   static constexpr char kName[] = "minimum", kScalarName[] = "minimum_scalar";
   static constexpr char kGradName[] = "minimum_grad", kScalarGradName[] = "minimum_scalar_grad";
@@ -110,13 +110,13 @@ struct Pow {
 using BinaryFns = TypeList<Add, Sub, Mul, Div, Maximum, Minimum, Pow>;
 /// True if F defines dx() and dy() instead of vjp().
 template <class F> inline constexpr bool has_partials = requires { F::kGradName; };
-/// Those that do.
+/// Functions with has_partials.
 using PartialFns = TypeList<Maximum, Minimum, Pow>;
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
 namespace detail {
-/// The text of an Expression: each \@ becomes the name of F in namespace tg.
+/// Text of an Expression: each \@ becomes the name of F in namespace tg.
 template <class F> std::string expression_of(std::string_view text) {
   constexpr std::string_view here = __PRETTY_FUNCTION__;  // "... [with F = tg::Gelu; ...]"
   constexpr size_t begin = here.find_first_not_of("= ", here.find('=', here.find('[')));

@@ -16,7 +16,7 @@ void ndim_at_least(std::string_view op, const Tensor& x, size_t n);
 /// ids are i32 or i64.
 void index(std::string_view op, const Tensor& ids);
 
-/// The shape that all inputs broadcast to: right-aligned, each size equal or 1.
+/// Shape that all inputs broadcast to: right-aligned, each size equal or 1.
 Shape broadcast(std::string_view op, Inputs);
 
 /// The dtype has the value x: for integers whole, finite and in range; floating dtypes take any.

@@ -213,8 +213,8 @@ Tensor where(const Tensor& condition, const Tensor& x, double y);
 Tensor where(const Tensor& condition, double x, const Tensor& y);
 /// @}
 
-/// x with `value` where mask (bool) is true; mask broadcasts to x's shape, not x to mask's. Any dtype; an Error if
-/// it lacks the value.
+/// x with `value` where mask (bool) is true; mask broadcasts to x's shape, but not x to the mask. Any dtype; an Error
+/// if it lacks the value.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
 /// x limited to [min, max]; NaN stays NaN: clamp(x, {.min = 0}). f64, f32, bf16, i64, i32. The gradient is 1 in [min,

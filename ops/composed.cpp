@@ -162,7 +162,7 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop, int64_t 
   const int64_t size = x.shape()[d], from = start < 0 ? start + size : start, some = part.shape()[d];
   const int64_t n = some / step + (some % step > 0);
   if (n <= 1) return slice(part, dim, 0, n);
-  // A range of whole steps: it begins earlier where x ends, or is padded by zeros.
+  // A range of whole steps. Where x ends, it begins earlier, or zeros are appended.
   const int64_t whole = n * step, first = whole > size ? 0 : std::max<int64_t>(0, from + whole - size);
   Shape to = part.shape(), steps;
   to[d] = whole;
@@ -356,7 +356,7 @@ Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement, Rng
              "Probabilities must be finite and 0 or more, and each draw needs a positive one.",
              bad, probabilities, replacement ? 1 : n);
   }
-  // A bad row draws an invalid class where nothing was read, which gather() refuses.
+  // A bad row draws an invalid class, which gather() refuses.
   s.back() = classes;
   const Tensor all = expand(arange(0, double(classes), 1, DType::i64, p.device()), s);
   return gather(all, -1, where(good, drawn, double(classes)));

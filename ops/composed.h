@@ -31,7 +31,7 @@ Tensor repeat(const Tensor& x, const Dims& times);
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop, int64_t step);
 /// Views of n equal ranges of a dimension. An Error unless n is 1 or more and divides its size; split() takes others.
 Tensors chunk(const Tensor& x, int64_t n, int64_t dim = 0);
-/// The slices along a dimension, without it: (A, B) gives A of (B) for dim 0. Views where reshape() is one.
+/// Slices along a dimension, without it: (A, B) gives A of (B) for dim 0. Views where reshape() is one.
 Tensors unbind(const Tensor& x, int64_t dim = 0);
 /// x with reversed elements along each of the dimensions; negative ones count from the end. A copy: f64, f32, bf16, i64
 /// or i32.
@@ -54,7 +54,7 @@ Tensors scan(const std::function<Tensors(Inputs earlier, Inputs later)>& f, Inpu
 /// overflow nor vanish. An Error for other p, or unless eps is positive and finite.
 Tensor normalize(const Tensor& x, double p = 2, int64_t dim = -1, double eps = 1e-12);
 
-/// The lower or upper triangle of each matrix of x (..., R, C), zeros elsewhere: tril keeps column j of row i where j
+/// Lower or upper triangle of each matrix of x (..., R, C), zeros elsewhere: tril keeps column j of row i where j
 /// <= i + diagonal, triu where j >= i + diagonal. Any dtype; NaN outside becomes 0, too. An Error for fewer than 2
 /// dimensions.
 /// @{

@@ -15,7 +15,7 @@ struct Conv1dOptions {
   bool causal = false;   ///< (K - 1) dilation more zeros before
 };
 /// y[n, o, t] = bias[o] + sum over c and k of weight[o, c, k] x[n, g C / groups + c, t stride + k dilation], with g the
-/// group of o and x padded: cross-correlation, as PyTorch's. x (N, C, L), weight (O, C / groups, K), bias (O) or empty
+/// group of o and x padded: cross-correlation, as in PyTorch. x (N, C, L), weight (O, C / groups, K), bias (O) or empty
 /// give (N, O, (L + padding - (K - 1) dilation - 1) / stride + 1). Dtypes are equal: f64, f32, or bf16 (accumulated in
 /// f32). Slices of x become one matrix product, K times as large as x, or, with one channel per group (depthwise), sums
 /// of K products. Errors: other shapes; C or O that groups does not divide; a stride, dilation or number of groups

@@ -29,7 +29,7 @@ struct Arange : OpOf<Arange> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(layout.shape), k.add(start), k.add(step); }
 };
-/// The distributions of Random.
+/// Distributions of Random.
 enum class Distribution { normal, truncated_normal, uniform };
 /// () -> random values: of mean a and standard deviation b, or uniform in [a, b). Keys omit the generator's state.
 template <Distribution D> struct Random : OpOf<Random<D>> {

@@ -84,7 +84,7 @@ Tensors op::IndexMatmul::vjp(const Vjp& v) const {
   const Shape& b = v.in_shape(1);
   Tensor da, db;
   if (v.wants(0)) da = index_matmul(g, v.in(1), index, !trans_b);
-  if (v.wants(1)) {  // includes the zeros
+  if (v.wants(1)) {  // dense: zeros for matrices without an index
     const Tensor a = v.in(0);
     db = trans_b ? matmul(in_place_of_index(g, index, b[0]), a, {.trans_a = true})
                  : matmul(in_place_of_index(a, index, b[0]), g, {.trans_a = true});

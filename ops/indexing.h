@@ -100,7 +100,7 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 void slice_update(const Tensor& x, int64_t dim, const Tensor& start, const Tensor& update);
 
 namespace kernel {
-/// The Error of a start where n slices do not fit into dimension `dim` of `size`; `position`: the start's.
+/// The Error of a start where n slices do not fit into dimension `dim` of `size`; `position`: of the start.
 Error slice_outside(std::string_view op, int64_t start, int64_t position, int64_t n, size_t dim, int64_t size);
 /// The Error of an index outside dimension `dim` of `size`; `where`: its position in `index`.
 Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size);

@@ -36,7 +36,7 @@ Layouts op::CrossEntropy::infer(Inputs in) const {
           Layout::contiguous(rows, t, logits.device())};
 }
 Tensors op::CrossEntropy::vjp(const Vjp& v) const {
-  // No braces: a list would hold the logits.
+  // push_back: an initializer list would keep the logits alive.
   std::vector<Tensor> in;
   in.push_back(v.donate_in(0));
   for (const Tensor& t : {v.in(1), v.out(1), v.grad()}) in.push_back(t);

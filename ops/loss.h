@@ -8,7 +8,7 @@
 
 namespace tg {
 
-/// The reduction of losses of rows or elements.
+/// Reduction of losses of rows or elements.
 enum class Reduction { mean, sum, none };
 /// Options of cross_entropy().
 struct CrossEntropyOptions {
@@ -56,7 +56,7 @@ struct MseLoss : OpOf<MseLoss> {
 };
 }  // namespace op
 
-/// The loss -log softmax(logits)[target] of each row of logits (..., V), f64, f32 or bf16, with targets (...), i32 or
+/// Loss -log softmax(logits)[target] of each row of logits (..., V), f64, f32 or bf16, with targets (...), i32 or
 /// i64, in [0, V). Label smoothing s gives (1 - s) times that, plus s times the mean of -log softmax over all V
 /// (Szegedy et al., 2016). The result is 0-d for mean and sum, of the targets' shape for none; f64 for f64 logits, else
 /// f32. GPUs compute the exponentials of bf16 logits to 2^-16.

@@ -6,7 +6,7 @@
 
 namespace tg {
 namespace {
-// One op object per choice for plain operands.
+// One op object per precision, for plain operands.
 template <class OpT, class Make> OpPtr shared(MatmulPrecision p, Make make_op) {
   static const std::array<OpPtr, 3> ops = [&] {
     std::array<OpPtr, 3> r;

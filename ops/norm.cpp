@@ -59,7 +59,7 @@ Tensor as_column(const Tensor& statistic) {  // (...) -> (..., 1)
   s.push_back(1);
   return reshape(statistic, s);
 }
-// The kernel's formulas by plain ops.
+// Kernel's formulas by plain ops.
 template <class Op> Tensors composed(const Op& op, Inputs in) {
   const op::NormWants& wants = op.wants;
   const size_t at_ds = Op::kCentred ? 4 : 3, at_weight = at_ds + size_t(op.has_ds);
@@ -84,8 +84,8 @@ template <class Op> Tensors composed(const Op& op, Inputs in) {
   if (wants.dr) r.emplace_back(r[0].to(in[0].dtype()));
   return r;
 }
-// Gradient of x through the statistics, outputs that a second backward alone reads. d mean = 1 / n, d rstd = -rstd^3
-// centred / n.
+// Gradient of x through mean and rstd, which only a second backward reads. d mean = 1 / n, d rstd = -rstd^3 centred /
+// n.
 Tensor through_statistics(const Tensor& centred, const Tensor& rstd, const Tensor& dmean, const Tensor& drstd) {
   const auto n = double(centred.shape().back());
   Tensor dx;
@@ -94,8 +94,8 @@ Tensor through_statistics(const Tensor& centred, const Tensor& rstd, const Tenso
   const Tensor even = expand(as_column(dmean) / n, centred.shape());
   return dx ? dx + even : even;
 }
-// Gradient of the normalised tensor: input 0, or inputs 0 and 1, whose sum is output 1. Then come weight and bias; the
-// statistics are the last outputs.
+// vjp() of norms. Inputs are x, or x and r, whose sum is output 1; then weight and bias. The statistics are the last
+// outputs.
 template <class Op> Tensors norm_vjp(const Vjp& v) {
   constexpr size_t kWeight = Op::kTerms, kMean = Op::kTerms, kRstd = kMean + size_t(Op::kCentred);
   constexpr bool kSum = Op::kTerms > 1;
@@ -104,7 +104,7 @@ template <class Op> Tensors norm_vjp(const Vjp& v) {
   const bool dx_wanted = v.wants(0) || (kSum && v.wants(1));
   const bool dr_wanted = kSum && v.wants(1) && v.in_dtype(1) != v.in_dtype(0);
   const op::NormWants w{dx_wanted, wants(kWeight), wants(kWeight + 1), dr_wanted};
-  Tensor dx = kSum && w.dx ? v.grad(1) : Tensor(), dr, dw, db;  // dx: the sum's
+  Tensor dx = kSum && w.dx ? v.grad(1) : Tensor(), dr, dw, db;  // dx: gradient of the sum
   if (v.grad() && !w.dx && !w.dw) {
     db = detail::sum_to(v.grad().to(v.in_dtype(kWeight + 1)), v.in_shape(kWeight + 1));
   } else if (v.grad()) {
@@ -131,7 +131,7 @@ template <class Op> Tensors norm_vjp(const Vjp& v) {
   r.emplace_back(dw), r.emplace_back(db);
   return r;
 }
-// y has the dtype `to`, or the last term's.
+// y has the dtype `to`, or that of the last term.
 template <class Op> Tensors emit_norm(double eps, std::initializer_list<Tensor> in, std::optional<DType> to = {}) {
   size_t n = Op::kTerms;
   while (n < in.size() && in.begin()[n]) ++n;

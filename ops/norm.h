@@ -50,7 +50,7 @@ struct NormWants {
   bool dx = false, dw = false, db = false, dr = false;
 };
 /// (dy, x[, mean], rstd[, ds][, weight]) -> (dx, dweight, dbias, dr) as `wants` says, with mean where centred. ds:
-/// another gradient of x, added to dx after rounding. dy and dr have y's dtype, the rest x's.
+/// another gradient of x, added to dx after rounding. dy and dr have y's dtype, the rest x's dtype.
 template <bool centred> struct NormGrad : OpOf<NormGrad<centred>> {
   static constexpr auto kName = centred ? "layer_norm_grad" : "rms_norm_grad";
   static constexpr bool kCentred = centred;
@@ -79,7 +79,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias
 /// x / sqrt(mean(x^2) + eps) * weight: shapes, dtypes and `to` are those of layer_norm().
 Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5, std::optional<DType> to = {});
 
-/// Results of add_layer_norm() and add_rms_norm(), in x's shape: the sum in x's dtype, y in r's.
+/// Results of add_layer_norm() and add_rms_norm(), in x's shape: the sum in x's dtype, y in r's dtype.
 struct AddedNorm {
   Tensor sum, y;
 };

@@ -214,7 +214,7 @@ struct Gelu {
   /// @}
 
  private:
-  // 2^(x + kBias - 127), 0 for x <= -kBias; x < 1. The low bits of the sum n are the power's.
+  // 2^(x + kBias - 127), 0 for x <= -kBias; x < 1. The low bits of the sum n become the exponent.
   template <int kBias> TG_HD_INLINE static float power_of_two(float x) {
     constexpr float kMagic = 0x1.8p23f + kBias;
     x = x < -float(kBias) ? -float(kBias) : x;

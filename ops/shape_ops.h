@@ -83,15 +83,14 @@ struct Concat : OpOf<Concat> {
 };
 }  // namespace op
 
-/// The elements in row-major order in another shape; one size may be -1 and is computed. A view if x's strides allow
+/// Elements in row-major order in another shape; one size may be -1 and is computed. A view if x's strides allow
 /// it, else a copy. An Error if the number of elements differs.
 Tensor reshape(const Tensor& x, const Shape& to);
 /// A view of x with the dimensions a and b swapped; negative ones count from the end.
 Tensor transpose(const Tensor& x, int64_t a = -2, int64_t b = -1);
 /// A view of [start, stop) of a dimension. Negative positions count from the end; stop is clipped to the size.
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop);
-/// Views of consecutive ranges of a dimension, of the given sizes (at least one), whose sum is the dimension's.
-/// @{
+/// Views of consecutive ranges of a dimension, of the given sizes (at least one), whose sum is its size. @{
 Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim = 0);
 inline Tensors split(const Tensor& x, std::initializer_list<int64_t> sizes, int64_t dim = 0) {
   return split(x, std::span(sizes.begin(), sizes.size()), dim);

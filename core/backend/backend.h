@@ -32,9 +32,9 @@ class Recording {
   /// Records all calls without running them. An Error if one cannot be recorded (a host read); the device remains
   /// usable.
   virtual void record() = 0;
-  /// Records calls with changed arguments again, and returns their count; 0 (changed kernels, refused): call record().
+  /// Records changed calls again and returns their count; 0 if a kernel changed or the device refused: call record().
   virtual size_t record(std::span<const uint32_t> calls) = 0;
-  /// Records all calls as one flat graph from now on. False if it did before.
+  /// Records all calls as one flat graph from now on. False if it already did.
   virtual bool flatten() = 0;
   /// Updates a call to the next step's op. True if launch() reads the changes from memory; else record it again.
   virtual bool update(size_t call, const Op&) = 0;
@@ -43,11 +43,11 @@ class Recording {
   virtual size_t bytes() const = 0;  ///< the recording's device memory
 };
 
-/// The services of one backend. `index` is a device number.
+/// Services of one backend. `index` is a device number.
 class BackendRuntime {
  public:
   virtual ~BackendRuntime() = default;
-  /// The number of devices; 0 if the machine has none.
+  /// Number of devices; 0 if the machine has none.
   virtual int device_count() const = 0;
   /// Why there is no device.
   virtual std::string why_missing() const { return {}; }
@@ -59,25 +59,25 @@ class BackendRuntime {
   virtual bool in_use(int /*index*/) const { return true; }
   /// Total bytes of the device; 0 if unknown.
   virtual size_t memory(int index) const = 0;
-  /// The allocator of a device.
+  /// Allocator of a device.
   virtual Allocator& allocator(int index) = 0;
   virtual bool runs_in_chains(const Op&) { return false; }
   /// Runs several pointwise ops as one kernel. runs_in_chains() is true for each.
   virtual void run_chain(const Chain&) {}
-  /// Context::scratch(): bytes for one kernel call, freed when it returns. Its queued work may still use them.
-  /// @{
+  /// Context::scratch(): bytes for one kernel call, freed when it returns. Memory is reused in stream order, after
+  /// queued work. @{
   virtual void* take_scratch(int index, size_t bytes) { return allocator(index).allocate(bytes); }
   virtual void give_scratch(int index, void* p, size_t bytes) noexcept { allocator(index).deallocate(p, bytes); }
   /// @}
   /// The stream of the calling thread's kernels: Context::stream().
   virtual void* stream(int /*index*/) { return nullptr; }
-  /// A recording of these calls in order; call(i) makes the i-th. Returns null if the backend cannot record, an Error
-  /// if it cannot now.
+  /// A recording of these calls in order; call(i) makes the i-th. The result is null if the backend cannot record, an
+  /// Error if it cannot now.
   virtual std::unique_ptr<Recording> recording(int /*index*/, std::vector<CallOrder> /*calls*/,
                                                std::function<void(size_t)> /*call*/) {
     return nullptr;
   }
-  /// The device's part of a Profiler; null if kernels run on the host, an Error if it cannot be profiled.
+  /// Device's part of a Profiler; null if kernels run on the host, an Error if it cannot be profiled.
   virtual std::unique_ptr<detail::DeviceProfiler> profiler();
   /// Returns when all queued work of the device is done.
   virtual void synchronize(int index) = 0;

@@ -11,7 +11,7 @@ namespace tg {
 
 struct Op;
 
-// Ops see (rows, columns). Outputs are contiguous; inputs may repeat along a dimension.
+// Ops work on matrices (rows, columns). Outputs are contiguous; inputs may repeat along a dimension.
 struct ChainPlan {
   struct Buffer {
     DType dtype;
@@ -33,7 +33,7 @@ struct Chain {
   const ChainPlan& plan;
   std::span<const Op* const> ops;    // one per use
   std::span<std::byte* const> data;  // first element of each buffer; null: temporary
-  Device device;                     // the buffers'
+  Device device;                     // device of the buffers
 };
 
 }  // namespace tg

@@ -16,7 +16,7 @@ class DryRun {
   std::array<std::unique_ptr<BackendRuntime>, kBackends> runtimes;
   int64_t blocks = 0;  // live tensors
   bool running = true;
-  void end_if_unused() {  // deleted by the last tensor that outlives it
+  void end_if_unused() {  // the last tensor that outlives the run deletes it
     if (!running && blocks == 0) delete this;
   }
 };
@@ -69,7 +69,7 @@ class DryRuntime final : public BackendRuntime {
  private:
   BackendRuntime& real_;
   DryRun& run_;
-  std::map<int, DryAllocator> allocators_;  // index: device
+  std::map<int, DryAllocator> allocators_;  // indexed by device
 };
 }  // namespace
 

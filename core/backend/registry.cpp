@@ -37,7 +37,7 @@ int detect_isa_level() {
       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     level = 4;
 #endif
-  // No one catches an Error before main(): kernel_level() throws for an invalid TG_ISA.
+  // An Error before main() would not be caught: kernel_level() throws it for an invalid TG_ISA.
   return wished_level() == 0 ? level : std::min(level, wished_level());
 }
 }  // namespace

@@ -17,7 +17,7 @@ namespace tg {
 
 /// A kernel of any op; cast back before a call.
 using AnyKernel = void (*)();
-/// The kernel of one op on one backend; null without one.
+/// Kernel of one op on one backend; null without one.
 struct KernelSlot {
   AnyKernel fn = nullptr;
   int level = 0;
@@ -51,9 +51,9 @@ bool register_op(OpInfo (*info)());
 std::vector<OpInfo> all_ops();
 /// All kernels that this machine can run, sorted by op, backend and level.
 std::vector<KernelInfo> all_kernels();
-/// The instruction-set level of CPU kernels, 1, 3 or 4: this machine's highest, or TG_ISA if lower.
+/// Instruction-set level of CPU kernels, 1, 3 or 4: this machine's highest, or TG_ISA if lower.
 int isa_level();
-/// The highest level of a backend's kernels, at most isa_level(). An Error if TG_ISA is not 1, 3 or 4.
+/// Highest level of a backend's kernels, at most isa_level(). An Error if TG_ISA is not 1, 3 or 4.
 int kernel_level(Backend);
 }  // namespace detail
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <functional>
 
-// An all-reduce runs in rounds to keep buffers small. Each rank reduces one shard of a round:
+// An all-reduce runs in rounds to keep buffers small:
 // 1. all-to-all: rank r receives the operands of its shard from all ranks
 // 2. rank r sums them in rank order
 // 3. all-gather: rank r sends its sums to all (not for reduce_scatter)
@@ -94,7 +94,7 @@ struct Segment {
   size_t bytes;
   bool packed;
 };
-constexpr size_t kLong = 64 << 10;  // longer ones: a message costs less than a copy
+constexpr size_t kLong = 64 << 10;  // a longer message costs less than a copy
 std::vector<Segment> segments_of(const Chunks& part, size_t size) {
   std::vector<Segment> all;
   for (size_t i = 0; i < part.size(); ++i) {

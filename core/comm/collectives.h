@@ -31,7 +31,7 @@ struct Shard {
   int64_t first = 0, n = 0;
 };
 namespace detail {
-/// The dtype of a sum over ranks. An Error unless f64, f32, bf16 or i64.
+/// Dtype of a sum over ranks. An Error unless f64, f32, bf16 or i64.
 DType reduced_dtype(std::string_view op, DType);
 /// Bytes that a rank reduces in one round: 1 MiB, which fits caches, and at most 64 MiB over all ranks.
 constexpr int64_t bytes_of_round(int64_t ranks) { return std::min<int64_t>(1 << 20, (64 << 20) / ranks); }
@@ -39,7 +39,7 @@ constexpr int64_t bytes_of_round(int64_t ranks) { return std::min<int64_t>(1 << 
 Shard shard_of(const ShardOffsets&, int rank, int64_t begin, int64_t n);
 }  // namespace detail
 
-/// The sums of all_reduce() for this rank's shards only: `to` gets shard_of() of each tensor.
+/// Sums of all_reduce() for this rank's shards only: `to` gets shard_of() of each tensor.
 void reduce_scatter(Communicator&, std::span<const ReduceBuffer>, const ShardOffsets&);
 /// n elements of any dtype; each owner has its shard.
 struct ShardedTensor {

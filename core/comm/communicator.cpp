@@ -28,7 +28,7 @@ std::optional<detail::CommunicatorEngine>& engine_of_build() {
 
 std::string (*g_device_engine)() = nullptr;
 
-// The number of processes by the launcher's environment.
+// Number of processes by the launcher's environment.
 struct Launch {
   int64_t ranks = 1;
   std::string variable;

@@ -26,7 +26,7 @@ class Communicator {
 
   /// A world of one: this process.
   static const std::shared_ptr<Communicator>& self();
-  /// The processes of mpirun or srun, or self(). The first call starts MPI. An Error of kind comm for several processes
+  /// Processes of mpirun or srun, or self(). The first call starts MPI. An Error of kind comm for several processes
   /// without MPI in this build.
   static const std::shared_ptr<Communicator>& world();
   /// A fake communicator of `size` ranks without transfers or valid results, for dry runs and benchmarks.
@@ -35,9 +35,9 @@ class Communicator {
   /// 600; set_timeout() rejects values <= 0.
   static double timeout();
   static void set_timeout(double seconds);
-  /// The engine of world(), for --version: "Open MPI v4.1.4" or "no MPI".
+  /// Engine of world(), for --version: "Open MPI v4.1.4" or "no MPI".
   static std::string engine();
-  /// The engine between devices: "NCCL 2.28.9" or "no NCCL". Empty without the CUDA backend. The first call loads NCCL.
+  /// Engine between devices: "NCCL 2.28.9" or "no NCCL". Empty without the CUDA backend. The first call loads NCCL.
   static std::string device_engine();
 
   int rank() const { return rank_; }  ///< range [0, size)
@@ -75,7 +75,7 @@ class Communicator {
   void barrier();
   int64_t max(int64_t x);                                  ///< maximum over ranks
   std::vector<std::string> gather(std::string_view text);  ///< texts of all ranks
-  /// Watches this rank's waits for other ranks, from the first call on.
+  /// The watch over this rank's waits for other ranks; the first call starts it.
   CommWatch& watch() {
     if (!watch_) watch_ = std::make_unique<CommWatch>(rank_);
     return *watch_;
@@ -103,7 +103,7 @@ struct CommunicatorEngine {
   std::shared_ptr<Communicator> (*world)();
 };
 bool register_communicators(const CommunicatorEngine&);
-// The name of the device engine: cuda/nccl/library.cpp.
+// Name of the device engine: cuda/nccl/library.cpp.
 bool register_device_engine(std::string (*name)());
 }  // namespace detail
 

@@ -69,7 +69,7 @@ CommJobs::~CommJobs() {
 void CommJobs::submit(const void* key, std::function<void()> job) {
   {
     const std::lock_guard lock(mutex_);
-    jobs_.remove_if([=](const Job& j) { return j.key == key && !j.run; });  // unfinished
+    jobs_.remove_if([=](const Job& j) { return j.key == key && !j.run; });  // a finished job with this key
     jobs_.push_back({key, std::move(job)});
     ++left_;
   }

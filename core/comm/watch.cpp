@@ -38,7 +38,7 @@ void CommWatch::look() {
     on_device = true;
     end_if_late(s.since, s.device->name(wait));
   }
-  if (on_device) return;  // a host call may wait for the device: less exact
+  if (on_device) return;  // less exact: a host call may only wait for the device
   const char* const call = call_;
   const Clock::time_point since{Clock::duration(since_)};
   if (call && call == call_) end_if_late(since, call);

@@ -12,8 +12,8 @@
 
 namespace tg {
 
-/// A thread that watches waits for other ranks, on host and devices. It ends the process with a message (call, rank)
-/// when one exceeds Communicator::timeout() or an exchange fails. The launcher then ends the other ranks.
+/// A thread that limits waits for other ranks, on host and devices. It ends the process with a message (call, rank)
+/// when a wait exceeds Communicator::timeout() or an exchange fails. The launcher then ends the other ranks.
 class CommWatch {
  public:
   explicit CommWatch(int rank);

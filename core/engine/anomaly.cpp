@@ -65,7 +65,7 @@ bool anomaly_enabled() { return t_anomaly; }
 
 namespace detail {
 AnomalyCheck::AnomalyCheck(const Node& n, Bufs in) : node_(n) {
-  constexpr size_t kListed = 8;  // longer lists: only bad inputs
+  constexpr size_t kListed = 8;  // longer lists show only bad inputs
   size_t listed = 0;
   for (size_t i = 0; i < in.size(); ++i) {
     const Findings f = search(in[i], n.out[0].layout.device);

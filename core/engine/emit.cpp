@@ -113,7 +113,7 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
       reads.wait_for(x);
     const Ref<Value>& seen = trace ? traced : x.value;
     Value& v = *seen;
-    // A clock per thread, not behind the nodes it reads.
+    // A Lamport clock per thread: at least the seq of each node it reads.
     if (v.producer) t_seq = std::max(t_seq, v.producer->seq);
     auto& e = node->in.emplace_back(x.id, seen, nullptr, nullptr, x.label, Shape(), v.layout.dtype,
                                     tracked && x.requires_grad, v.storage ? v.storage->version : detail::kUnset);
@@ -201,7 +201,7 @@ void detail::emit_update(OpPtr op, Inputs in, size_t n) {
   const auto end = [&] {
     for (const Tensor& t : in.first(assigned)) t.variable()->updating = false;
   };
-  try {  // first: only the node then owns the old value
+  try {  // assigned first: the node is the old value's sole owner
     if (lazy_enabled()) {
       for (; assigned < n; ++assigned) in[assigned].assign(outs[assigned]);
       return;
@@ -247,7 +247,7 @@ Tensor Vjp::in(size_t i) const {
   TG_CHECK(e.value || again, internal, "[{}] vjp reads input {}, which saves_in() does not keep.", node_.op->name(), i);
   if (!again) detail::check_version(node_, i);
   Tensor t = handle(e.id, again ? detail::recomputed(node_, i) : e.value, wants(i), e.label);
-  t.variable()->hooks = e.hooks;  // a second backward's ops see the same leaf
+  t.variable()->hooks = e.hooks;  // ops of a second backward see the same leaf
   if (again) {
     t.variable()->origin = make_ref<Value>(t.layout());
     t.variable()->origin->producer = e.producer;
@@ -263,7 +263,7 @@ Tensor Vjp::out(size_t i) const {
   Out& o = node_.out[i];
   TG_CHECK(node_.op->saves_out(node_.tracked) & mask_of(i), internal,
            "[{}] vjp reads output {}, which saves_out() does not keep.", node_.op->name(), i);
-  // Afterwards any value of the storage will do.
+  // After the lookup, any value of the storage will do.
   std::optional<detail::WritesValues> alone;
   Ref<Value> v;
   if (!node_.done) v = Ref<Value>(alone.emplace().owned(o));

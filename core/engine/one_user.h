@@ -23,14 +23,14 @@ class OneUser {
   OneUser() = default;
   OneUser(const OneUser&) {}
   OneUser& operator=(const OneUser&) { return *this; }
-  /// Holds the object for the result's lifetime. An Error if another thread does.
+  /// Reserves the object for this thread while the result lives. An Error if another thread holds it.
   [[nodiscard]] Use use(std::string_view op, std::string_view what) {
     const void* user = nullptr;
     TG_CHECK(user_.compare_exchange_strong(user, this_thread(), std::memory_order_acquire), state,
              "[{}] two threads call one {} at once. Give each thread its own, or use a mutex.", op, what);
     return Use(&user_);
   }
-  /// use() that the same thread may nest.
+  /// use(), which the same thread may nest.
   [[nodiscard]] Use use_within(std::string_view op, std::string_view what) {
     if (user_.load(std::memory_order_relaxed) == this_thread()) return Use();
     return use(op, what);

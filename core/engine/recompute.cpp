@@ -1,5 +1,5 @@
-// RecomputeScope: values that the tape does not keep because backward can recompute them. Decided when recorded, from
-// values kept anyway: eager, lazy and compiled runs agree.
+// RecomputeScope: values that the tape drops because backward can recompute them. Each op decides when it is recorded,
+// from values kept anyway: eager, lazy and compiled runs agree.
 #include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/core/engine/shared_values.h>
 
@@ -10,7 +10,7 @@
 namespace tg {
 namespace detail {
 namespace {
-// All values of a recomputed chain are alive at once: longer chains keep one.
+// All values of a recomputed chain are alive at once: a longer chain keeps an intermediate.
 constexpr uint8_t kMostInARow = 8;
 
 size_t output_of(const Edge& e) { return size_t(e.id - e.producer->first_id); }

@@ -9,8 +9,8 @@
 #include <cmath>
 #include <utility>
 
-// Bulk loops for x86-64 with fma; the baseline calls a function for each fma. Both give the same bits: all steps are
-// exact or explicit fma.
+// Bulk loops for x86-64 with fma; the baseline calls a function for each. Both give the same bits: steps are exact or
+// explicit fma.
 #if defined(__x86_64__) && !defined(__FMA__)
 #define TG_FMA_VARIANT 1
 #else
@@ -98,7 +98,7 @@ Rng drawn(Rng& r, uint64_t n) {
 }  // namespace
 
 Rng Rng::split(uint64_t stream) const {
-  // Draws leave the counter's upper half 0.
+  // These words differ from all draws, whose counters have upper half 0.
   const Words w =
       detail::philox4x32({uint32_t(stream), uint32_t(stream >> 32), 0x73706c69u, 0x74u}, seed_outside(seed));
   return {uint64_t(w.y) << 32 | w.x, 0};

@@ -19,16 +19,16 @@ struct KernelCall {
   std::string_view name = {};
   const Scope *scope = nullptr, *range = nullptr;
   Device device = {};
-  Bufs in = {}, out = {};  // the op's
+  Bufs in = {}, out = {};  // arguments of the kernel
 };
 void run_kernel(const KernelCall&);
-void count_work(const KernelCall&);  // counts into t_work (not null)
+void count_work(const KernelCall&);
 
 // Sets running(). Nests: an op may evaluate others.
 struct NowRunning : ScopedValue<Running> {
   [[nodiscard]] explicit NowRunning(const KernelCall& c) : ScopedValue(t_running, Running{c.name, c.scope, c.range}) {}
 };
-// A call's scope: owns allocations of outputs in Errors and profiles.
+// Scope of a call: Errors and profiles assign allocations of outputs to it.
 class RunningCall {
  public:
   [[nodiscard]] explicit RunningCall(const KernelCall& c, const Scope* outer_range = nullptr) : call_(c), running_(c) {

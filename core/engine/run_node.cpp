@@ -163,14 +163,14 @@ void commit_outputs(Node& n, const OutputStorages& made) {
     if (keep_out & mask_of(i)) o.saved = made[i], o.version = made[i]->version;
     if (!o.live) continue;
     Value& v = *o.live;
-    if (made[i]) v.version = made[i]->version;  // null: unread, within a chain
+    if (made[i]) v.version = made[i]->version;  // null: an unread result inside a chain
     v.storage = made[i];
     if (!n.tracked) o.live = nullptr, v.producer = nullptr;
-    v.runner.store(0, std::memory_order_release);  // others may drop it now
+    v.runner.store(0, std::memory_order_release);  // other threads may free v now
   }
   for (size_t i = 0; i < n.in.size(); ++i) {
     Edge& e = n.in[i];
-    if ((keep_in | n.recomputing.in) & mask_of(i) && e.value->storage)  // null: within a chain
+    if ((keep_in | n.recomputing.in) & mask_of(i) && e.value->storage)  // null: a result inside a chain
       e.version = e.value->storage->version;
     if (!(keep_in & mask_of(i))) e.value = nullptr;
   }
@@ -234,7 +234,7 @@ void mark_failed(Node& n, const Donors& donors, const Error& why) {
   if (n.error) return;
   for (const int32_t d : donors)
     if (d >= 0) ++n.in[size_t(d)].value->storage->version;
-  // Interned texts stay; programs may catch Errors forever: at most 3 MB.
+  // Interned texts are never freed: a program that catches Errors forever uses at most 3 MB.
   constexpr int kMost = 10'000;
   static std::atomic<int> told = 0;
   n.error = told < kMost && ++told <= kMost

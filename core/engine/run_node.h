@@ -28,8 +28,8 @@ struct [[maybe_unused]] DefaultFloatMode {
   }
 #endif
 };
-// Returns when asynchronous kernels (Traits::asynchronous) have ended, or the thread's stream waits for them: before
-// their memory is freed or read. on_wait_for_async() registers a wait.
+// Returns when asynchronous kernels (Traits::asynchronous) have ended, or the thread's stream waits for them. Call it
+// before their memory is freed or read. on_wait_for_async() registers a wait.
 void wait_for_async() noexcept;
 bool on_wait_for_async(void (*)() noexcept);
 
@@ -53,13 +53,13 @@ class AnomalyCheck {
 
 // Each output's donor input, or -1.
 using Donors = SmallVec<int32_t, 3>;
-using OutputStorages = SmallVec<Ref<Storage>, 3>;  // index: output
-struct BufferSlice {                               // a result's place
+using OutputStorages = SmallVec<Ref<Storage>, 3>;  // indexed by output
+struct BufferSlice {                               // memory of a result
   static constexpr uint32_t kNone = ~0u;
   uint32_t arena = kNone;  // kNone: separate storage
   size_t offset = 0;
 };
-struct BufferAssignment {  // an evaluation's outputs; empty: separate
+struct BufferAssignment {  // memory of an evaluation's outputs; empty: separate storage
   std::span<const BufferSlice> slots;
   std::span<const Ref<Storage>> arenas;
 };
@@ -75,7 +75,7 @@ Ref<Storage> output_storage(const Node&, size_t output, int32_t donor, const Buf
 void commit_outputs(Node&, const OutputStorages&);
 void mark_failed(Node&, const Donors&, const Error& why);
 Donors eager_donors(const Node&);
-// An input of equal shape and dtype for each output that traits allow and free(i) accepts.
+// Finds a donor for each output: an input of equal shape and dtype that traits allow and free(i) accepts.
 template <class In, class OutAt, class Free>
 Donors choose_donors(const Traits& traits, size_t ins, In in, size_t outs, OutAt out_at, Free free) {
   Donors d;

@@ -19,7 +19,7 @@ namespace tg::detail {
 namespace {
 // Never freed: destructors may emit ops.
 struct Readers {
-  std::mutex writing;  // guards the others too
+  std::mutex writing;  // guards all members
   std::vector<ValueReader*> all, unused;
   uint32_t next_id = 0;
 };
@@ -118,7 +118,7 @@ WritesValues::WritesValues()
     for (const ValueReader* r : readers().all)
       while (r->depth.load(std::memory_order_acquire)) std::this_thread::yield();
   }
-  reader_.depth.store(depth_ + 1, std::memory_order_relaxed);  // may read itself
+  reader_.depth.store(depth_ + 1, std::memory_order_relaxed);  // this thread may read inside its write
 }
 WritesValues::~WritesValues() {
   reader_.depth.store(depth_, std::memory_order_relaxed);

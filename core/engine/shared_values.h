@@ -69,9 +69,9 @@ class WritesValues {
   void replace(Variable&, Ref<Value>);
   bool others() const { return others_; }  // a second thread has read variables
   ValueReader& thread() const { return reader_; }
-  void check_unused(const Node&) const;  // an Error if another has
+  void check_unused(const Node&) const;  // an Error if another thread uses it
   void claim(Node&) const;
-  Value* owned(Out&) const;  // null: dies now
+  Value* owned(Out&) const;  // null: the value is freed now
 
  private:
   ValueReader& reader_;
@@ -83,7 +83,7 @@ bool several_readers();
 // without a lock.
 void retire(Value*);
 
-// Notes updates by threads without a trace during a trace.
+// Notes updates that threads without a trace make during a trace.
 class UpdatesElsewhere {
  public:
   UpdatesElsewhere();

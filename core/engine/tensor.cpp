@@ -8,7 +8,7 @@
 
 namespace tg {
 namespace {
-std::atomic<uint64_t> g_ids{1}, g_oldest{0};  // g_oldest ends all blocks below
+std::atomic<uint64_t> g_ids{1}, g_oldest{0};  // blocks of ids below g_oldest are stale
 constinit thread_local uint64_t t_id = 0, t_id_end = 0;
 
 // A view: sharing the Value would keep the tape.
@@ -181,7 +181,7 @@ Tensor Tensor::to(Device d) const {
            "[to] {} is tracked, and copies between devices are not recorded. Call detach() first, or move leaves.",
            *this);
   if (device().backend != Backend::cpu && d.backend != Backend::cpu) return to(Device::cpu()).to(d);
-  detail::host_reads(*this);  // a read by the host
+  detail::host_reads(*this);
   const Tensor source = detach().contiguous();
   eval({source});
   const Layout& l = source.layout();

@@ -13,7 +13,7 @@ std::atomic<uint64_t> g_reads_elsewhere = 0;
 Trace::Trace() : first_id_(id_of_next_tensors()) { t_trace = this; }
 Trace::~Trace() {
   t_trace = nullptr;
-  for (const Ref<Value>& v : copied) v->bf16_copy = nullptr;  // its op reads it: a cycle
+  for (const Ref<Value>& v : copied) v->bf16_copy = nullptr;  // the copying op reads v: a cycle
   for (CapturedVariable& h : held)
     if (!h.bf16_copy && h.after)
       if (WritesValues alone; h.variable->value.get() == h.after.get()) alone.replace(*h.variable, std::move(h.before));
@@ -173,9 +173,9 @@ void Trace::check_elsewhere() {
     refuse("[compile] another thread read a tensor of the trace, which has no value. Read results after the call.");
 }
 // Escape analysis by reference counts. Invariant: at the end of a trace, every reference to a Variable that the trace
-// made comes from made_, `held`, the inputs or the results. Nodes hold Values, so any other reference is the caller's
-// handle, whose value no replay would update: an Error. A captured older Variable needs an owner outside; without one
-// it is an earlier graph's intermediate, whose next value replays cannot see.
+// made comes from made_, `held`, the inputs or the results. Any other reference is the caller's handle, whose value no
+// replay would update: an Error. A captured older Variable needs an owner outside; without one it is an earlier graph's
+// intermediate, whose next value replays cannot see.
 void Trace::check_kept(Inputs inputs, Inputs returned) {
   check_elsewhere();
   std::unordered_map<const Variable*, size_t> known;  // references from trace, inputs and results

@@ -32,25 +32,25 @@ class Trace {
   };
   std::vector<CapturedVariable> held;
   std::vector<Ref<Node>> nodes;    // emission order
-  std::vector<Ref<Value>> copied;  // ops make their bf16 copies
+  std::vector<Ref<Value>> copied;  // values whose bf16 copy an op of the trace makes
   bool constants = false;          // host data may become constants
   // Generator k has seed kSeed + k in the trace, seeds[k] outside.
   static constexpr uint64_t kSeed = 0x9d3a67c1e05b8f42;
   std::vector<uint64_t> seeds;
-  std::unordered_map<const Rng*, uint64_t> taken;  // blocks, by address
+  std::unordered_map<const Rng*, uint64_t> taken;  // random blocks drawn per generator
   uint64_t seed_outside(uint64_t seed) const { return seed - kSeed < seeds.size() ? seeds[seed - kSeed] : seed; }
 
   Tensor add_input(const Tensor&);
   Tensor add_state(const Tensor& t);
   void made(const Ref<Variable>& v);  // new variable
-  // The entry of `held` with `during`, or null.
+  // Entry of `held` with `during`, or null.
   const CapturedVariable* captured(const Tensor&, const Value& seen) const;
-  Ref<Value> hold(CapturedVariable);  // its `during`
+  Ref<Value> hold(CapturedVariable);  // returns its `during`
   // Evaluates lazy values from outside.
   Ref<Value> reads(const Tensor&);
   void emitted(const Ref<Node>&);
-  Ref<Value> assigns(const Tensor& to, const Tensor& value);  // new value
-  // An Error if state k changed, and another handle was used too.
+  Ref<Value> assigns(const Tensor& to, const Tensor& value);  // returns the new value
+  // An Error if the function changed state k and also used another handle to it.
   void ends_state(size_t k, bool replaced);
   // Throws now and when the trace ends.
   [[noreturn]] void refuse(const std::string& why);
@@ -74,7 +74,7 @@ class Trace {
   std::unordered_map<const Value*, std::string> taped_;   // inputs on outer tapes
   std::unordered_map<const Variable*, size_t> captured_;  // indices of `held`
   std::vector<Ref<Variable>> made_;                       // inputs included
-  std::vector<const Variable*> inputs_;                   // the trace's
+  std::vector<const Variable*> inputs_;                   // inputs of the trace
   std::vector<OpPtr> ops_;                                // emission order
   std::optional<Error> refused_;
   const UpdatesElsewhere elsewhere_;

@@ -68,7 +68,7 @@ const char* no_regular_file(const struct stat& s) {
               fmt::format("[file] cannot write {}: {}. What was there before is unchanged. {}.", path, what, advice));
 }
 
-// f() is a system call, -1 on failure. Repeats after EINTR, except close, which then freed the descriptor.
+// Repeats f(), a system call (-1: failure), after EINTR, except close(), which has freed the descriptor.
 template <class F> int system_call(std::string_view name, F f) {
   const auto call = [&](size_t) {
     int result = f();
@@ -237,7 +237,7 @@ void write_file_atomically(const std::string& path, const std::function<void(con
 void detail::check_writable(const std::string& path) {
   struct Stop {};
   try {
-    write_file_atomically(path, [](const Sink&) { throw Stop(); });  // existing files stay
+    write_file_atomically(path, [](const Sink&) { throw Stop(); });  // an existing file stays unchanged
   } catch (const Stop&) {
   }
 }

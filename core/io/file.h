@@ -28,7 +28,7 @@ class Descriptor {
 };
 }  // namespace detail
 
-/// The bytes of a regular file, mapped: pages are read on use. Its path may be replaced or removed. Shortening it ends
+/// Bytes of a regular file, mapped: pages are read on use. Its path may be replaced or removed. Shortening it ends
 /// the process (SIGBUS): map only files that are read at once.
 class MappedFile {
  public:
@@ -36,7 +36,7 @@ class MappedFile {
   explicit MappedFile(std::string path);
 
   const std::string& path() const { return path_; }
-  /// The content, valid during this object's or its move target's life.
+  /// The content, valid while this object or its move target lives.
   std::span<const std::byte> bytes() const { return {data_.get(), data_ ? size_ : 0}; }
   /// bytes() as text of unchecked encoding.
   std::string_view text() const { return {reinterpret_cast<const char*>(data_.get()), bytes().size()}; }
@@ -54,7 +54,7 @@ class InputFile {
   explicit InputFile(std::string path);
 
   const std::string& path() const { return path_; }
-  /// The size in bytes at the time of opening.
+  /// Size in bytes at the time of opening.
   size_t size() const { return size_; }
   /// Fills `to`, or throws an Error.
   void read(size_t offset, std::span<std::byte> to) const;
@@ -88,21 +88,21 @@ void make_folder(const std::string& path, unsigned permissions = 0777);
 void remove_file(const std::string& path);
 /// Renames the folder `from` to `to`, or exchanges both, at one moment.
 void place_folder(const std::string& from, const std::string& to);
-/// The absolute path, without parts such as `..`. An Error if the path is relative and the current folder is gone.
+/// Absolute path, without parts such as `..`. An Error if the path is relative and the current folder is gone.
 std::string absolute_path(const std::string& path);
-/// Whether the path exists; follows links. An Error if unknown or dangling.
+/// Whether the path exists; follows links. An Error if the system cannot tell, or for a dangling link.
 bool path_exists(const std::string& path);
-/// Whether the path is a folder; follows links. An Error if unknown.
+/// Whether the path is a folder; follows links. An Error if the system cannot tell.
 bool is_folder(const std::string& path);
-/// Format and remedy of often mistaken files by the first 512 bytes, "a pointer of Git LFS, ... Run `git lfs pull`";
-/// empty if unknown. HTML and XML count unless text_is_meant.
+/// Recognises another format by a file's first 512 bytes: returns its name and a remedy, "a pointer of Git LFS, ... Run
+/// `git lfs pull`", or empty. HTML and XML count unless text_is_meant.
 std::string foreign_format(std::string_view first, bool text_is_meant = false);
 }  // namespace detail
 
 /// A log file. A failed write or crash may leave a part of its text.
 class AppendFile {
  public:
-  /// The treatment of existing content.
+  /// Treatment of existing content.
   enum class Begin { keep, empty };
   /// Opens or creates the file, or throws an Error.
   AppendFile(std::string path, Begin);
@@ -150,7 +150,7 @@ extern FileCallHook file_call_hook;
 // Called with path, device and inode of files read.
 using FileReadHook = void (*)(const std::string& path, std::pair<uint64_t, uint64_t> id);
 extern FileReadHook file_read_hook;
-const char* advice_for(int error);  // end of a message
+const char* advice_for(int error);  // end of the message for this errno
 }  // namespace detail
 
 }  // namespace tg

@@ -56,7 +56,7 @@ std::string detail::foreign_format(std::string_view first, bool text_is_meant) {
       std::ranges::none_of(first, [](uint8_t c) { return c < 32 && "\b\t\n\v\f\r\x1b"sv.find(char(c)) == ""sv.npos; });
   for (const Format& f : kFormats)
     for (const std::string_view s : f.starts) {
-      // Token ids have zero bytes; a text may spell a signature.
+      // Token ids may equal a signature with zero bytes, a text a printable one.
       const bool of_text = s.size() < 3 || s.find('\0') != s.npos;
       const bool spelled = std::ranges::all_of(s, [](char c) { return c >= ' ' && c <= '~'; });
       if ((text_is_meant || !of_text) && !((spelled || s.size() < 3) && is_text) && first.size() >= s.size() &&

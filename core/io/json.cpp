@@ -149,7 +149,7 @@ struct JsonText {
     std::vector<Open> open_;
     Json* value_ = &result;  // value of the last key
   };
-  // Invalid JSON without `op`: null.
+  // Returns null for invalid JSON if `op` is empty.
   static Json read(std::string_view text, std::string_view op, const std::string& source, size_t depth, bool own) {
     Reader reader(text, op, source, depth, own);
     return Library::sax_parse(text, &reader) ? std::move(reader.result) : Json();

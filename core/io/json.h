@@ -25,7 +25,7 @@ class Json {
  public:
   using Member = JsonMember<Json>;
   using List = std::vector<Json>;
-  using Members = std::vector<Member>;  // an object's
+  using Members = std::vector<Member>;  // keys and values of an object
 
   Json() = default;  // null
   Json(std::nullptr_t) {}
@@ -108,9 +108,9 @@ class Json {
     if (!is<T>()) fail_type(name);
     return std::get<T>(value_);
   }
-  const List& list() const;                              // empty if it is none
+  const List& list() const;                              // empty if not an array
   uint64_t integer(int64_t least, uint64_t most) const;  // empty for other types
-  long double number() const;                            // an integer's bits
+  long double number() const;                            // holds every 64-bit integer exactly
   [[noreturn]] void fail_type(std::string_view wanted) const;
 
   friend struct JsonText;
@@ -119,7 +119,7 @@ class Json {
 // Parses text from outside. The JSON library keeps the last of equal keys and accepts any nesting; this throws an Error
 // for invalid JSON, nesting deeper than `depth`, and repeated keys. Messages begin with `op`; `source` names the text.
 Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth = 6);
-// For text that this library wrote. Invalid JSON, or nesting deeper than 64, is an Error or null.
+// For text that tapegrad wrote. Invalid JSON, or nesting deeper than 64, is an Error or null.
 Json own_json(std::string_view text);
 namespace detail {
 Json json_or_null(std::string_view text);

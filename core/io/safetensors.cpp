@@ -65,8 +65,8 @@ SafetensorsInfo checked_info(const std::string& path, const std::string& name, c
   return info;
 }
 
-// Reads the header by events: a document would keep the last of equal keys and nest without limit. Rejects all else
-// immediately: depth <= 3.
+// Reads the header by events: a document would keep the last of equal keys and nest without limit. Other structures are
+// rejected at once: depth <= 3.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   HeaderReader(const std::string& path, size_t data, size_t available)
@@ -190,7 +190,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   std::vector<uint64_t>* list_ = nullptr;
 };
 
-// Each byte of data belongs to exactly one tensor.
+// An Error unless each byte of data belongs to exactly one tensor.
 void check_coverage(const std::string& path, const std::map<std::string, SafetensorsInfo>& tensors, size_t data,
                     size_t end) {
   std::vector<const std::pair<const std::string, SafetensorsInfo>*> order;

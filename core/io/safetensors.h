@@ -23,7 +23,7 @@ struct SafetensorsInfo {
   size_t offset = 0, bytes = 0;
 };
 
-/// The header of a file.
+/// Header of a file.
 struct SafetensorsHeader {
   std::map<std::string, SafetensorsInfo> tensors;
   std::map<std::string, std::string> metadata;
@@ -58,8 +58,8 @@ class SafetensorsFile {
 };
 
 /// Writes tensors of any layout and device, evaluates lazy ones. Atomic (write_file_atomically()). Equal input gives
-/// equal bytes: sorted keys. Wide dtypes first align tensors to their element size. An Error for an empty Tensor, the
-/// name "__metadata__", and text that is not UTF-8.
+/// equal bytes: sorted keys. Tensors of wide dtypes come first, so each is aligned to its element size. An Error for an
+/// empty Tensor, the name "__metadata__", and text that is not UTF-8.
 void write_safetensors(const std::string& path, const StateDict&,
                        const std::map<std::string, std::string>& metadata = {});
 

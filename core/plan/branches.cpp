@@ -6,7 +6,7 @@
 
 namespace tg::detail {
 namespace {
-using Calls = std::vector<std::vector<uint32_t>>;  // index: call
+using Calls = std::vector<std::vector<uint32_t>>;  // indexed by call
 
 // Earlier calls that each call must follow: read after write, write after read, write after write.
 Calls hazards(size_t calls, std::span<const Access> accesses) {
@@ -58,7 +58,7 @@ std::vector<CallOrder> find_branches(size_t calls, std::span<const Access> acces
   const Calls after = hazards(calls, accesses);
   const std::vector<uint64_t> late = slack(after, accesses);
   std::vector<CallOrder> r(calls);
-  // Per branch: all lower calls of the other branch have run.
+  // Per branch: calls of the other branch below this index have run.
   std::array<uint32_t, 2> seen{};
   for (size_t k = 0; k < calls; ++k) {
     const auto branch = uint8_t(late[k] > 0);

@@ -81,7 +81,7 @@ struct Block {
   size_t crowd = 0;  // peak of live bytes in its lifetime
 };
 size_t pack_in_order(std::vector<Block>& blocks) {
-  std::vector<const Block*> placed;  // order: offset
+  std::vector<const Block*> placed;  // sorted by offset
   size_t end = 0;
   for (Block& b : blocks) {
     size_t at = 0, best = SIZE_MAX, best_gap = SIZE_MAX;
@@ -123,7 +123,7 @@ size_t aligned(size_t bytes, Device d) {
   const size_t unit = d.backend == Backend::cpu ? 64 : 256;
   return (bytes + unit - 1) / unit * unit;
 }
-// Packing is quadratic. The allocator stores more blocks, as in eager mode.
+// Packing is quadratic: the allocator stores further blocks, as in eager mode.
 constexpr size_t kMostPacked = 6000;
 // Steps without reuse of memory between branches: the other branch may be that late without delaying a writer.
 constexpr uint32_t kRest = 3;

@@ -85,7 +85,7 @@ class Tracing {
       throw;
     }
   }
-  // Differences from `then`. Undoes changes.
+  // Difference of a new trace from `then`. Undoes the trace's changes.
   std::string difference(const TensorFunction& f, const Fingerprint& then) {
     std::string s;
     try {
@@ -123,7 +123,7 @@ class Tracing {
     assign_state();
     trace_.check_kept(in_, out_);
     Graph g = collect(roots());
-    trace_.nodes.clear();  // unread ops must hold nothing
+    trace_.nodes.clear();  // frees what unread ops hold
     number(g);
     return g;
   }
@@ -238,7 +238,7 @@ std::atomic<uint64_t> g_structure{0};
 }  // namespace
 
 struct Compiled::State {
-  std::source_location where;  // compile()'s place
+  std::source_location where;  // line of the compile() call
   TensorFunction f;
   CompileOptions options;
   struct Entry {
@@ -270,7 +270,7 @@ struct Compiled::State {
     ++stats.verified;
     const std::string what = Tracing(in, options).difference(f, e.fingerprint);
     if (what.empty()) return;
-    entries.pop_front();  // find() moved it first
+    entries.pop_front();  // find() moved it to the front
     fail(Error::Kind::state,
          fmt::format("[compile] the function now differs from its replays: {}. Replays since the last check "
                      "(CompileOptions::verify is {}) may have been wrong, too. The next call is traced again. Pass "

@@ -25,7 +25,7 @@ struct CompileOptions {
   std::vector<Tensor*> state = {};
   /// Whether the plan may keep tensors of host data and numbers drawn on the host; if false, an Error.
   bool constants = false;
-  /// Kept signatures. A new one replaces the least recently used, first with a warning on stderr.
+  /// Kept signatures. A new one replaces the least recently used; the first time, stderr gets a warning.
   size_t signatures = 8;
   /// Checks a signature's first and then each `verify`-th replay: traces again without kernels, and differences such as
   /// `mask = other` are an Error. 0: no check. Builds without NDEBUG check all unless 0.
@@ -49,9 +49,9 @@ struct CompileStats {
 };
 
 namespace detail {
-/// Precedes an action that replays would not repeat: an Error of `op` in a trace.
+/// Call it before an action that replays would not repeat: an Error of `op` in a trace.
 void forbid_in_trace(std::string_view op, std::string_view what);
-/// Throws planning's Errors of TG_PASSES and TG_DUMP_PLANS. Makes the latter's folder.
+/// Throws the Errors of an invalid TG_PASSES or TG_DUMP_PLANS, and makes the folder of the latter.
 void check_planner();
 template <class F> TensorFunction of_inputs(F f) {
   if constexpr (requires { f == nullptr; })

@@ -122,7 +122,7 @@ void run(Graph& g, const Plan& plan) {
       }
     }
   } catch (...) {
-    wait_for_async();  // it uses arenas
+    wait_for_async();  // asynchronous kernels use arenas
     for (const auto& n : nodes) abandon(*n);
     throw;
   }
@@ -135,7 +135,7 @@ bool any_pending(Inputs roots) {
     return v.runner.load(std::memory_order_acquire) || (v.producer && !v.producer->done);
   });
 }
-// No other thread runs its graph.
+// Holds nodes so that no other thread runs them.
 class Claim {
  public:
   explicit Claim(Inputs roots) {

@@ -138,7 +138,7 @@ Rng Executable::moved(const Rng& traced) const {
     if (d.covers(traced)) return {d.outside.seed, d.outside.offset + (traced.offset - d.begin.offset)};
   return traced;
 }
-// The trace counted the first step.
+// `first`: the trace has counted this step.
 void Executable::update_dynamic_ops(bool first) {
   for (GeneratorSpan& d : generators_) d.outside = d.generator->take(4 * (d.end.offset - d.begin.offset));
   size_t kept = 0;
@@ -146,7 +146,7 @@ void Executable::update_dynamic_ops(bool first) {
     const Rng* at = c.traced->rng_state();
     if (at || !first) {
       OpPtr next = c.traced->for_next_step(at ? moved(*at) : Rng());
-      if (!next) continue;  // constant
+      if (!next) continue;  // the op is constant
       *c.use = next.get();
       ops_[c.op] = std::move(next);
       if (recording_ && !recording_->update(c.call, *ops_[c.op])) changed_.push_back(c.call);
@@ -221,7 +221,7 @@ std::vector<Tensor> Executable::run(Inputs in) {
     call_all();
     copy_moved(MemorySource::Kind::per_run);
   } catch (...) {
-    wait_for_async();  // it uses this run's memory
+    wait_for_async();  // asynchronous kernels use this run's memory
     if (counted) undo_steps();
     throw;
   }

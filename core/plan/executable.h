@@ -29,12 +29,12 @@ struct Binding {
     size_t hooks;
     bool updated;        // assigned at some time
     bool bf16_copy;      // slots of the bf16 copy; the f32 entry precedes
-    bool requires_grad;  // the traced flag
+    bool requires_grad;  // value of the flag in the trace
   };
   std::vector<uint32_t> inputs;  // slots; kNone: not read
   std::vector<CapturedVariable> variables;
   std::vector<uint32_t> outputs;
-  std::vector<const Variable*> captured_as;  // index: input; may be null
+  std::vector<const Variable*> captured_as;  // indexed by input; may be null
   const Variable* captured(const Variable* v) const {
     return std::ranges::any_of(variables, [&](auto& x) { return x.variable.get() == v; }) ? v : nullptr;
   }
@@ -54,7 +54,7 @@ struct ExecutablePlan {
   struct MemorySource {
     enum class Kind : uint8_t {
       input,     // `index`: input
-      variable,  // variable `index` before the call
+      variable,  // value of variable `index` before the call
       fixed,     // owned by the plan, never moves
       per_run,   // new in each run: the caller keeps it
       donated    // source `index`'s storage if unshared, else like per_run
@@ -62,7 +62,7 @@ struct ExecutablePlan {
     uint32_t index = 0;
     Device device = {};
     size_t bytes = 0;
-    Ref<Storage> storage = nullptr;  // fixed
+    Ref<Storage> storage = nullptr;  // set for Kind::fixed
     struct Entry {
       std::byte** at;
       size_t offset;
@@ -84,11 +84,11 @@ struct ExecutablePlan {
     uint32_t op, call, node;
     const Op** use;
   };
-  std::vector<Layout> layouts;      // index: slot
+  std::vector<Layout> layouts;      // indexed by slot
   std::deque<Layout> own_layouts;   // results of replacement ops
-  std::vector<uint32_t> source_of;  // index: slot; kNone: inside a chain
+  std::vector<uint32_t> source_of;  // indexed by slot; kNone: inside a chain
   std::vector<MemorySource> sources;
-  std::vector<uint32_t> moving_sources;  // all that are not fixed
+  std::vector<uint32_t> moving_sources;  // sources that are not fixed
   std::vector<OpPtr> ops;
   // Emission order: ops that count steps precede readers.
   std::vector<DynamicOp> dynamic_ops;
@@ -106,7 +106,7 @@ class Executable {
   Executable& operator=(const Executable&) = delete;
 
   bool fits() const;         // variables are as in the trace
-  bool given(Inputs) const;  // inputs are
+  bool given(Inputs) const;  // inputs are as in the trace
   std::vector<Tensor> run(Inputs);
   size_t ops() const { return plan_.calls.size(); }
   size_t bytes() const { return plan_.bytes + copied_bytes_ + (recording_ ? recording_->bytes() : 0); }
@@ -117,9 +117,9 @@ class Executable {
  private:
   using MemorySource = ExecutablePlan::MemorySource;
   struct Memory {                  // a source's memory
-    Storage* storage;              // this run's
+    Storage* storage;              // storage of this run
     Ref<Storage> owned = nullptr;  // allocated for this run
-    // The recording's memory in place of the moving `storage`; contents are copied. Or null.
+    // The recording's copy of the moving `storage`, or null.
     Ref<Storage> copy = nullptr;
     std::byte* data = nullptr;  // the patched pointer
   };
@@ -151,19 +151,19 @@ class Executable {
   const ExecutablePlan plan_;
   std::vector<const Variable*> assigned_;  // sorted
   std::vector<GeneratorSpan> generators_;
-  std::vector<Memory> memory_;                          // index: source
-  std::vector<OpPtr> ops_;                              // this run's
-  std::vector<ExecutablePlan::DynamicOp> dynamic_ops_;  // those not found constant
+  std::vector<Memory> memory_;                          // indexed by source
+  std::vector<OpPtr> ops_;                              // ops of this run
+  std::vector<ExecutablePlan::DynamicOp> dynamic_ops_;  // ops not found constant
   std::vector<Ref<Value>> new_values_;                  // empty between runs
   std::vector<Ref<Storage>> read_;                      // variables that other threads may update
-  std::vector<Ref<Value>> copies_;                      // bf16
+  std::vector<Ref<Value>> copies_;                      // bf16 copies of parameters
   size_t copied_bytes_ = 0;
   uint64_t runs_ = 0, launches_ = 0, recorded_ = 0;
   std::vector<uint32_t> changed_;  // calls that differ from the recording
   size_t now_ = 0;                 // current or last call
   uint8_t failures_ = 0;           // bits of the last 8 runs
   bool retried_ = false;           // tried again after an Error
-  uint64_t profiler_ = 0;          // its profiler knows the ops
+  uint64_t profiler_ = 0;          // profiler that knows the ops
   std::string why_not_;
   std::unique_ptr<Recording> recording_;  // destroyed first
 };

@@ -114,7 +114,7 @@ bool Executable::call_as_one() {
     if (std::exchange(retried_, true))
       run_singly(now_ < ops() ? fmt::format("{} cannot be recorded: {}", plan_.calls[now_].name, e.what()) : e.what());
     else
-      recording_ = nullptr;  // loads what the capture could not
+      recording_ = nullptr;  // single kernels load what the capture could not
     return false;
   }
   if (!recording_->launch()) {

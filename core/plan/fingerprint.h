@@ -12,7 +12,7 @@ class Fingerprint {
   std::string difference(const Fingerprint& now, const Graph& g) const;
 
  private:
-  std::vector<uint64_t> attributes_;  // index: node
+  std::vector<uint64_t> attributes_;  // indexed by node
   std::vector<uint64_t> in_;          // inputs, node by node
   std::vector<uint64_t> outputs_, assigned_;
 };

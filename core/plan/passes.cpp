@@ -60,7 +60,7 @@ std::vector<uint32_t> eliminate_common_subexpressions(const Graph& g, bool on) {
   std::vector<uint32_t> duplicate_of(n, kNone), canonical(g.slots.size());
   for (uint32_t s = 0; s < canonical.size(); ++s) canonical[s] = s;
   if (!on) return duplicate_of;
-  std::vector<uint8_t> visible = visible_nodes(g);  // a node's or its duplicates'
+  std::vector<uint8_t> visible = visible_nodes(g);  // results of a node or its duplicates
   std::unordered_map<StructuralHash, uint32_t, StructuralHasher> seen;
   for (uint32_t i = 0; i < n; ++i) {
     const Node& node = *g.nodes[i];
@@ -221,7 +221,7 @@ ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>&
   const int64_t all = shape.product();
   p.columns = c.columns ? c.columns : all;
   p.rows = all / p.columns;
-  std::map<uint32_t, uint32_t> buffer, inside;  // a slot's buffer; uses in the chain
+  std::map<uint32_t, uint32_t> buffer, inside;  // buffer of a slot; uses of a slot in the chain
   for (const uint32_t n : c.nodes)
     for (const uint32_t s : g.inputs(n)) ++inside[s];
   for (uint32_t k = 0; k < c.nodes.size(); ++k) {

@@ -100,7 +100,7 @@ class Finder {
 
   const Graph& g_;
   std::vector<uint8_t> busy_;
-  std::vector<std::vector<uint32_t>> readers_;  // index: slot
+  std::vector<std::vector<uint32_t>> readers_;  // indexed by slot
 };
 }  // namespace
 

@@ -1,5 +1,4 @@
-// The nodes of an evaluation and their plan: merged and joint nodes, order, storage. It depends on structure, layouts
-// and liveness: equal graphs reuse it.
+// Nodes of an evaluation and their plan. It depends on structure, layouts and liveness: equal graphs reuse it.
 #pragma once
 #include <tapegrad/core/plan/run_group.h>
 
@@ -28,7 +27,7 @@ struct Graph {
   std::vector<uint32_t> in;        // input slots, node by node
   std::vector<uint32_t> first_in;  // first input of each node, then the end
   std::vector<Ref<Value>> held;    // keeps values from other threads
-  Ref<Value> running;              // another thread runs it: stopped here
+  Ref<Value> running;              // value that another thread computes: collect() stopped
   std::span<const uint32_t> inputs(uint32_t node) const {
     return std::span(in).subspan(first_in[node], first_in[node + 1] - first_in[node]);
   }
@@ -52,18 +51,18 @@ uint32_t enabled_passes();
 struct Step {
   std::vector<uint32_t> nodes;    // several: a chain or `replacement`
   uint32_t duplicate_of = kNone;  // earlier node with the same results
-  std::vector<Donors> donors;     // index: op (node or `replacement`), see run_node.h
+  std::vector<Donors> donors;     // indexed by op (node or `replacement`), see run_node.h
   ChainPlan chain = {};
   std::optional<Replacement> replacement = {};
 };
 
 struct Plan {
   std::vector<Step> steps;
-  std::vector<BufferSlice> slices;     // index: slot
-  std::vector<uint8_t> has_duplicate;  // index: node; a later step reuses its results
+  std::vector<BufferSlice> slices;     // indexed by slot
+  std::vector<uint8_t> has_duplicate;  // indexed by node; a later step reuses its results
   struct Arena {
     Device device;
-    size_t bytes = 0, live = 0;  // live: their peak
+    size_t bytes = 0, live = 0;  // size; peak of live bytes
   };
   std::vector<Arena> arenas;
 };
@@ -72,12 +71,12 @@ struct Plan {
 struct Operation {
   OpPtr op;
   std::vector<uint32_t> in, out;
-  std::vector<const Layout*> layouts;  // outputs', inferred
+  std::vector<const Layout*> layouts;  // inferred, of the outputs
 };
 std::vector<Operation> operations(const Graph&, const Step&);  // order of Step::donors
 
 class WritesValues;
-// Nodes that have not run. `alone`: checks their users.
+// Nodes that have not run. `alone`: an Error for those that another thread uses.
 Graph collect(Inputs roots, const WritesValues* alone = nullptr);
 // Gives each value a slot. The key has structure (ops, their keys, edges, leaves' layouts) and liveness (pinned
 // values).
@@ -96,6 +95,6 @@ struct Orders {
 };
 Orders orders_of(const Graph&, const std::vector<Step>&);
 const char* folder_of_dumps();         // TG_DUMP_PLANS, created; null if unset
-void dump(const Graph&, const Plan&);  // writes there
+void dump(const Graph&, const Plan&);  // writes a file into that folder
 
 }  // namespace tg::detail

@@ -1,5 +1,5 @@
-// Rules that replace several ops by one: a pattern and the new op. The planner matches patterns and knows no op;
-// ops/rewrite_rules.cpp has the rules. Not for eager ops. The tape stays: nodes keep values that gradients read.
+// Rules that replace several ops by one: a pattern and the new op; ops/rewrite_rules.cpp has them. Not for eager ops.
+// The tape stays: nodes keep values that gradients read.
 #pragma once
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/op.h>
@@ -15,7 +15,7 @@ struct Pattern {
 };
 struct Rule {
   std::string_view name;
-  Pattern pattern;  // its root is an op
+  Pattern pattern;  // pattern whose root is an op
   // A result: output `out` of op `op` in preorder. Other outputs may only be read within the match.
   struct Result {
     uint8_t op, out;
@@ -38,8 +38,8 @@ struct Replacement {
   const Rule* rule;
   std::vector<uint32_t> order;  // node indices in pattern order
   std::vector<Port> in, out;
-  std::vector<Layout> layouts;  // results', inferred
-  // This evaluation's op: attributes outside of keys may differ from the plan's.
+  std::vector<Layout> layouts;  // inferred, of the results
+  // This evaluation's op: attributes outside of keys may differ from those in the plan.
   template <class NodeAt> OpPtr op(NodeAt node) const {
     SmallVec<const Op*, 8> ops;
     SmallVec<const Layout*, 8> layouts_in;

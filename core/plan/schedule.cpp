@@ -1,4 +1,4 @@
-// The order of steps: emission, or greedily the ready step that adds the fewest live bytes. A communicating step runs
+// Order of steps: emission, or greedily the ready step that adds the fewest live bytes. A communicating step runs
 // as soon as all earlier ones ran (other ranks wait), a large reduction as soon as its inputs exist.
 #include <tapegrad/core/plan/plan.h>
 
@@ -115,14 +115,14 @@ class Scheduler {
     return found;
   }
 
-  std::vector<uint32_t> base_;                  // index: slot; its memory's slot
-  std::vector<int64_t> bytes_;                  // index: base; bytes that the graph makes
-  std::vector<uint32_t> left_;                  // index: base; future readers; kNone: never freed
-  std::vector<std::vector<uint32_t>> reads_;    // index: step; bases
-  std::vector<int64_t> makes_;                  // index: step; bytes
-  std::vector<std::vector<uint32_t>> readers_;  // index: step; dependent steps
-  std::vector<uint32_t> waits_;                 // index: step; dependencies
-  std::vector<bool> message_, reduces_;         // index: step
+  std::vector<uint32_t> base_;                  // indexed by slot: slot that owns the memory
+  std::vector<int64_t> bytes_;                  // indexed by base: bytes that the graph allocates
+  std::vector<uint32_t> left_;                  // indexed by base: future readers; kNone: never freed
+  std::vector<std::vector<uint32_t>> reads_;    // indexed by step: bases read
+  std::vector<int64_t> makes_;                  // indexed by step: bytes allocated
+  std::vector<std::vector<uint32_t>> readers_;  // indexed by step: dependent steps
+  std::vector<uint32_t> waits_;                 // indexed by step: dependencies
+  std::vector<bool> message_, reduces_;         // indexed by step
   std::set<uint32_t> ready_;
   std::vector<uint32_t> recent_;
 };

@@ -10,7 +10,7 @@ namespace tg {
 
 struct Scope;
 
-/// The phases of a training step. backward() and AdamW::step() open a phase; the program opens forward and loss.
+/// Phases of a training step. backward() and AdamW::step() open a phase; the program opens forward and loss.
 enum class Phase : uint8_t { forward, loss, backward, optimizer };
 
 namespace detail {

@@ -147,7 +147,7 @@ std::vector<const Scope*> from_root(const Scope* s) {
   return r;
 }
 using Instances = std::unordered_map<std::string_view, double>;
-// `instances` of p's range.
+// `instances`: runs of p's outermost range.
 void add_rows(const Part& p, double whole, const Instances& outermost, double instances, size_t depth,
               ProfileTable& t) {
   std::vector<const Part*> in;

@@ -10,9 +10,9 @@ namespace tg {
 
 /// A table of numbers and names. The last column is the name of the row.
 struct ProfileTable {
-  /// The format of a column. Numbers have thousands separators.
+  /// Format of a column. Numbers have thousands separators.
   enum class Format : uint8_t { integer, one_decimal, three_decimals, text };
-  /// The heading of a column.
+  /// Heading of a column.
   struct Column {
     std::string title;
     Format format;
@@ -52,11 +52,11 @@ namespace detail {
 ProfileTable kernel_time_by_range(const Profile&);
 }  // namespace detail
 
-/// The table as text, aligned as in nsys; abridges long names.
+/// Table as text, aligned as in nsys; abridges long names.
 std::string to_text(const ProfileTable&);
-/// The table as CSV, with a header line.
+/// Table as CSV, with a header line.
 std::string to_csv(const ProfileTable&);
-/// The table as JSON: {"report": ..., "rows": [{title: value}]}.
+/// Table as JSON: {"report": ..., "rows": [{title: value}]}.
 std::string to_json(const ProfileTable&);
 
 }  // namespace tg

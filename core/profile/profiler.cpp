@@ -1,5 +1,5 @@
-// A log per thread, locked also by a profiler's end. Records read the session under its lock: none follows stop()'s
-// visit.
+// A log per thread, locked also by a profiler's end. A record reads the session under its log's lock: none follows
+// stop()'s visit.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/profile/profiler_record.h>
@@ -33,7 +33,7 @@ struct Log {  // a thread's log
 
 // Never destroyed: threads may end last.
 struct State {
-  std::mutex mutex;  // guards the members below; locked before a log's
+  std::mutex mutex;  // guards the members below; locked before a Log
   std::vector<std::unique_ptr<Log>> logs;
   uint64_t last_session = 0;
   // Written while no profiler runs.
@@ -71,7 +71,7 @@ Log* new_log() {
   (void)at_end;
   return t_log;
 }
-// f(log) if `session` runs; 0: any.
+// Calls f(log) if this session is running; 0: any session.
 template <class F> void record(uint64_t session, F f) {
   Log* const log = t_log ? t_log : new_log();
   if (!log) return;
@@ -221,7 +221,7 @@ class Collector {
  private:
   int64_t& live_of(Device d) {
     const auto at = std::ranges::find(s_.live, d, &std::pair<Device, int64_t>::first);
-    return at != s_.live.end() ? at->second : s_.live.emplace_back(d, 0).second;  // first used later
+    return at != s_.live.end() ? at->second : s_.live.emplace_back(d, 0).second;  // device first used after the start
   }
   void take_ranges(Log& log) {
     first_.resize(std::max(first_.size(), size_t(log.thread) + 1), Profile::kNone);
@@ -308,7 +308,7 @@ class Collector {
   State& s_;
   uint64_t session_;
   int64_t end_;
-  std::vector<uint32_t> first_;  // index: thread
+  std::vector<uint32_t> first_;  // indexed by thread
   Profile p_;
 };
 

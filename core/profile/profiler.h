@@ -26,11 +26,11 @@ struct Profile {
   /// One instance of a range.
   struct Range {
     RangeKind kind;
-    std::string_view name;  ///< a layer's: its path, "gpt.h.3.mlp"
+    std::string_view name;  ///< layers: the path, "gpt.h.3.mlp"
     uint32_t thread;        ///< order of first records
     uint32_t parent;        ///< enclosing range in `ranges`, or kNone
     int64_t begin, end;     ///< stop() ends open ranges
-    /// Named ranges, including this one; an op's: of its call. May be null.
+    /// Named ranges around and including this one; for an op, those of its call. May be null.
     const Scope* path;
     /// Scope of an op's call or a layer; else null.
     const Scope* layer;
@@ -43,7 +43,7 @@ struct Profile {
     uint32_t track;       ///< GPU: stream; CPU: thread
     int64_t begin, end;   ///< times of the work
     uint32_t range;       ///< innermost range of its launch, or kNone
-    std::string_view op;  ///< its op or empty
+    std::string_view op;  ///< op that launched the kernel, or empty
     const Scope* path;    ///< the call's named ranges (Range::path)
     const Scope* layer;
     bool in_graph = false;  ///< launched by a CUDA graph
@@ -88,11 +88,11 @@ struct Profile {
   using Totals = std::map<std::string, Total, std::less<>>;
 
   int64_t duration = 0;       ///< constructor to stop()
-  std::vector<Range> ranges;  ///< order: thread, begin; parents before children
+  std::vector<Range> ranges;  ///< sorted by thread, then begin; parents before children
   std::vector<Kernel> kernels;
   std::vector<Copy> copies;
   std::vector<Call> calls;
-  std::vector<Memory> memory;  ///< order: time
+  std::vector<Memory> memory;  ///< sorted by time
   /// Keep::totals: the lists above are empty.
   Totals range_totals, kernel_totals, call_totals;
   std::vector<std::string> notes;  ///< missing records, misleading times

@@ -5,17 +5,17 @@
 namespace tg::detail {
 
 int64_t profiler_clock();               // ns, monotonic, any epoch
-ProfileOptions::Keep profiler_keeps();  // the running profiler's
+ProfileOptions::Keep profiler_keeps();  // option of the running profiler
 void add_to(Profile::Totals&, std::string_view name, int64_t ns);
 
 // An op's range.
 class OpSpan : public Span {
  public:
-  // path: named ranges of its call; null: the thread's. shapes: its inputs'.
+  // path: named ranges of the call; null: those of the thread. shapes: the inputs' shapes.
   void begin(std::string_view op, const Scope* layer, const Scope* path, std::string shapes);
 };
-// note_memory(): allocated, or freed (negative) bytes. note_kernel(), note_call(): the innermost op's kernel, or an
-// allocator call, started at `begin` in this thread and ends.
+// note_memory(): bytes allocated, negative if freed. note_kernel() and note_call(): the innermost op's kernel, or an
+// allocator call, that began at `begin` in this thread and ends now.
 void note_memory(Device, int64_t bytes) noexcept;
 void note_kernel(std::string_view name, int64_t begin) noexcept;
 void note_call(std::string_view name, int64_t begin) noexcept;
@@ -32,7 +32,7 @@ const RangeListener* set_range_listener(const RangeListener*);
 struct DeviceKernel {
   Profile::Kernel kernel;
   uint64_t range;
-  // kernel.op, layer and path are its graph node's; path is inside the range's.
+  // kernel.op, layer and path are those of its graph node; path lies inside the range's path.
   bool has_origin;
 };
 struct DeviceCopy {

@@ -20,7 +20,7 @@ struct WorkOfOp {
 };
 
 namespace detail {
-/// Adds `more`, `times` times, to its op and dtypes in `to`.
+/// Adds `more` times `times` to the entry of its op and dtypes in `to`.
 void add_work(std::vector<WorkOfOp>& to, const WorkOfOp& more, int64_t times = 1);
 }  // namespace detail
 

@@ -7,11 +7,11 @@ namespace tg::detail {
 
 /// True if values of d can be quantized and dequantized: f32, bf16 and f16.
 constexpr bool is_quantizable(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; }
-/// An Error unless x has such a dtype.
+/// An Error unless x's dtype is quantizable.
 void check_quantizable(std::string_view op, const Tensor& x);
 /// An Error unless dequantization can give d.
 void check_dequantized(std::string_view op, DType d);
-/// `f.template operator()<T>()` for such a d; f16 for any other, unchecked.
+/// Calls `f.template operator()<T>()` for a quantizable d; f16 for any other, unchecked.
 template <class F> void visit_quantizable(DType d, F&& f) {
   if (d == DType::f32)
     f.template operator()<float>();

@@ -53,7 +53,7 @@ struct Int8Linear : OpOf<Int8Linear> {
 }  // namespace op
 
 namespace detail {
-// Element number `position`, row-major, is not finite, or overflows f16.
+// The Error of an element that is not finite or overflows f16; `position`: its row-major index.
 Error not_quantized(std::string_view op, const Layout& x, int64_t position, float value);
 }  // namespace detail
 
@@ -74,7 +74,7 @@ Quantized quantize_global(const Tensor& x, DType absmax_dtype = DType::f32);
 Quantized quantize_columnwise_transpose(const Tensor& x, DType absmax_dtype = DType::f32);
 /// quantize_global(transpose(x, 0, 1)): `values` (N, M) of x (M, N).
 Quantized quantize_global_transpose(const Tensor& x, DType absmax_dtype = DType::f32);
-/// The result of quantize_rows_and_columns().
+/// Result of quantize_rows_and_columns().
 struct QuantizedRowsAndColumns {
   Quantized rows;     ///< quantize_rowwise(x)
   Quantized columns;  ///< quantize_columnwise_transpose(x)

@@ -37,7 +37,7 @@ struct SwitchBackMlp : OpOf<SwitchBackMlp> {
 /// rounded to h's dtype. No gradient. Errors: see quantize_rowwise().
 Quantized gelu_quantize_rowwise(const Tensor& h, bool by_tanh = true);
 
-/// The layers of switchback_mlp().
+/// Layers of switchback_mlp().
 struct SwitchBackMlpLayers {
   Tensor fc_weight = {};                         ///< (ff, in)
   Tensor fc_bias = {};                           ///< (ff), or empty

@@ -37,7 +37,7 @@ Layout ticket(Device d) { return Layout::contiguous({1}, DType::i64, d); }
 PendingSums::PendingSums(OpPtr op, Inputs x, std::shared_ptr<Communicator> comm) : comm_(std::move(comm)) {
   const NoGradScope off;
   std::vector<Tensor> dense;
-  for (const Tensor& t : x) dense.push_back(t.detach().contiguous());  // keeps the value
+  for (const Tensor& t : x) dense.push_back(t.detach().contiguous());
   const Tensors out = emit(std::move(op), dense);
   all_.assign(out.begin(), out.end() - 1);
   all_.insert(all_.end(), dense.begin(), dense.end());

@@ -71,7 +71,7 @@ class PendingSums {
   ~PendingSums();  ///< waits unless finish() was called
   PendingSums(PendingSums&&) = default;
   PendingSums& operator=(PendingSums&&) = delete;
-  /// The sums; later ops depend on the exchange. An Error the second time.
+  /// Sums; later ops depend on the exchange. An Error the second time.
   Tensors finish();
 
  private:

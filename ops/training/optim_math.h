@@ -21,7 +21,7 @@ TG_HD_INLINE uint32_t rounding_word(RoundingKey key, uint32_t i) {
   x = (x ^ x >> 15 ^ key.high) * 0x846ca68bu;
   return x ^ x >> 16;
 }
-/// x to an adjacent bf16 by 16 random bits, with mean x; towards 0 beyond the largest finite bf16.
+/// Rounds x to an adjacent bf16 by 16 random bits, with mean x; towards 0 beyond the largest finite bf16.
 TG_HD_INLINE bf16 stochastic_bf16(float x, uint32_t random) {
   const uint32_t u = math::detail::bits_of(x), inside = 0u - uint32_t(math::detail::abs(x) < 0x1.fep127f);
   const uint32_t nan = 0u - uint32_t(x != x);  // see bf16(x)

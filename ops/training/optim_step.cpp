@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 5> kAdamWProduct = {
 constexpr std::array<std::string_view, 3> kMomentum = {"weight", "momentum buffer", kGradient};
 constexpr std::array<std::string_view, 1> kLow = {"low bits"};
 constexpr std::array<std::string_view, 2> kPlain = {"weight", kGradient};
-constexpr size_t kMoments = 3;  // updated by AdamW
+constexpr size_t kMoments = 3;  // w, m and v
 Roles roles_of(const SgdOptions& o) { return o.momentum > 0 ? Roles(kMomentum) : Roles(kPlain); }
 
 bool is_rate(double x) { return x >= 0 && std::isfinite(x); }

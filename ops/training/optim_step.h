@@ -42,7 +42,7 @@ enum class EpsPlacement {
   /// sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps): the end of section 2 of Adam's paper
   uncorrected
 };
-/// The hyperparameters of an AdamW step.
+/// Hyperparameters of an AdamW step.
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   WeightDecay decay = WeightDecay::before;
@@ -57,7 +57,7 @@ struct AdamWOverrides {
   std::optional<double> weight_decay = {}, beta1 = {}, beta2 = {};
   std::optional<uint64_t> stream = {};  ///< random stream; default: the index
 };
-/// The hyperparameters of an SGD step.
+/// Hyperparameters of an SGD step.
 struct SgdOptions {
   double momentum = 0;           ///< 0: there are no buffers
   double dampening = 0;          ///< share of g left out after step 1
@@ -125,9 +125,9 @@ class StepParts {
   std::vector<Buf> in_, out_;
   std::deque<Layout> layouts_;
 };
-/// The attributes of an AdamW step.
+/// Attributes of an AdamW step.
 using AdamWAttributes = StepAttributes<AdamWOptions, AdamWOverrides>;
-/// Adds them to a key.
+/// Adds the attributes to a key.
 inline void add_key(StructuralHash& k, const AdamWAttributes& a) {
   k.add(a.o.eps), k.add(a.max_norm), k.add(int(a.o.decay)), k.add(int(a.o.eps_placement)), k.add(a.o.skip_non_finite);
   for (const uint32_t i : a.copied) k.add(uint64_t(i));
@@ -177,10 +177,10 @@ struct SgdStep : StepOp<SgdStep, StepAttributes<SgdOptions, SgdOverrides>> {
 /// norm_of_square_sums(square_sums(grads)): f64 if a tensor is f64, else f32.
 Tensor global_norm(Inputs grads);
 
-/// The tensors of an AdamW step: lists of one length, in one order.
+/// Tensors of an AdamW step: lists of one length, in one order.
 struct AdamWTensors {
   Inputs w, m, v, grad;
-  std::span<const AdamWOverrides> each = {};  ///< empty: the options
+  std::span<const AdamWOverrides> each = {};  ///< empty: values of the options
   /// Per tensor, the first element of the part of w to update. m, v and grad are then (n) for n elements, in row-major
   /// order. Empty: all of w. cast_parameter() copies are then undefined outside the parts, until all_gather_parts().
   std::span<const int64_t> first = {};
@@ -241,11 +241,11 @@ void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const
                         double max_norm = 0, Ref<OptimizerClock> count = {}, bool counts = true);
 }  // namespace detail
 
-/// The tensors of an SGD step: lists of one length, in one order.
+/// Tensors of an SGD step: lists of one length, in one order.
 struct SgdTensors {
   Inputs w, grad;
   Inputs momentum = {};                     ///< buffers; empty without momentum
-  std::span<const SgdOverrides> each = {};  ///< empty: the options
+  std::span<const SgdOverrides> each = {};  ///< empty: values of the options
   std::span<const int64_t> first = {};      ///< see AdamWTensors
 };
 /// Step number t, from 1, of every tensor, as torch.optim.SGD: with g = grad + weight_decay w and buffer b

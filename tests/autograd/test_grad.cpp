@@ -97,7 +97,7 @@ TEST_CASE("hooks fire once, when the gradient is complete") {
       seen = values(g);
       return g * 10.0;
     });
-    x.on_grad([&](const Tensor& g) {  // sees the previous hook's result; empty keeps it
+    x.on_grad([&](const Tensor& g) {  // a hook sees the previous result; empty keeps it
       CHECK(values(g) == std::vector<float>(2, 30));
       return Tensor();
     });

@@ -1,4 +1,4 @@
-// Same bits, less memory. test_gpt_modes.cpp, test_gpt_lazy.cpp and test_compile.cpp have a GPT's.
+// Same bits, less memory. test_gpt_modes.cpp, test_gpt_lazy.cpp and test_compile.cpp test a GPT.
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/node.h>
@@ -89,7 +89,7 @@ TEST_CASE("recompute: the gradients of every op are the same bits, eager, lazy a
       const std::vector<Tensor> want = roots_of(expected);
       for (int call = 0; call < 2; ++call) check_same_bits(f(x), want);
     }
-  CHECK(with > without + without / 20);  // did recompute
+  CHECK(with > without + without / 20);
 }
 
 TEST_CASE("recompute: one norm that three products read is computed again once") {

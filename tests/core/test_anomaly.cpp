@@ -27,7 +27,7 @@ TEST_CASE("NaN out of infinities, and NaN that was there before") {
   const AnomalyScope search;
   CHECK_SAYS(inf - inf, "[sub] makes NaN in output 0, (2) f32, at (1)", "input 1 (2) f32 in [1, 1], infinite at (1)");
   CHECK_SAYS(nan + 1.0, "[add_scalar] passes on NaN in output 0");
-  CHECK(values(inf + 1.0)[1] == kInf);  // an infinity that was there before is no anomaly
+  CHECK(values(inf + 1.0)[1] == kInf);  // existing infinities are no anomaly
   try {
     inf - inf;
     FAIL("no error");
@@ -72,7 +72,7 @@ TEST_CASE("strided values, in place results and every dtype are searched") {
   const AnomalyScope search;
   const Tensor wide = tensor<double>({1, 2, 3, 800}, {2, 2});
   CHECK_SAYS(tg::exp(transpose(wide)), "[exp] makes an infinity in output 0, (2, 2) f64, at (1, 1)");
-  CHECK_SAYS(tg::exp(wide * 1.0), "in [1, 800]");  // the kernel writes over what it read
+  CHECK_SAYS(tg::exp(wide * 1.0), "in [1, 800]");  // the kernel overwrites its input
   CHECK_SAYS(tg::exp(wide.to(DType::bf16)), "(2, 2) bf16");
 }
 TEST_CASE("of a long list of inputs, the message names those that hold a NaN or an infinity") {

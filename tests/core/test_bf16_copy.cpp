@@ -11,7 +11,6 @@ using namespace tg;
 
 namespace {
 constexpr DType kNarrow = DType::bf16;
-// Conversions that run for f().
 template <class F> int64_t casts_for(F f) {
   const WorkScope work;
   f();

@@ -1,5 +1,5 @@
-// compile(): replays give the bits of the function, read captured tensors in place, assign the same tensors, and
-// continue random numbers and counts. A function that cannot be replayed is an Error.
+// compile(): replays give the bits of the function, read captured tensors in place, assign tensors, and continue random
+// numbers and counts. Other functions are an Error.
 #include <tapegrad/tapegrad.h>
 
 #include <optional>
@@ -45,7 +45,7 @@ TEST_CASE("a compiled function gives its bits, and is called once for each signa
   same(stored(random({3, 5}, 3), Store::transposed), random({3, 5}, 4));
   CHECK(calls == 5);
   const Tensor x = random({3, 5}, 20);
-  same(x, x);  // the same tensor twice
+  same(x, x);
   CHECK(calls == 5);
   // Results of one call are not written over by the next.
   const Results first = f({x, x});
@@ -53,7 +53,7 @@ TEST_CASE("a compiled function gives its bits, and is called once for each signa
   f({random({3, 5}, 21), x});
   CHECK(bits_of(first[0]) == bits);
   {
-    const LazyScope lazy;  // lazy inputs are evaluated
+    const LazyScope lazy;
     const Tensor y = x * 3.0;
     const Results got = f({y, x});
     CHECK(bits_of(got[0]) == bits_of(eager(y, x)[0]));
@@ -149,7 +149,7 @@ TEST_CASE("variables that are assigned take new values, in place where nobody ho
 
 TEST_CASE("the step of a GPT: ten compiled ones are ten eager ones, bit for bit, with dropout and a changing rate") {
   const GptConfig config{.vocab_size = 65, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = 0.2};
-  size_t bytes = 0;  // program that keeps all, and its result
+  size_t bytes = 0;  // bytes of the program that keeps all activations
   std::vector<std::vector<std::byte>> plain;
   for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
     CAPTURE(name_of(recompute));
@@ -270,7 +270,7 @@ TEST_CASE("a tensor of a trace that outlives it without being a result is an Err
   const std::string grows = error_of_call(decode, {full({1, 1}, 1, DType::i64)});
   CHECK(grows.find("outlives the call") != std::string::npos);
   CHECK(grows.find("a KvCache must come from KvCache::with_capacity()") != std::string::npos);
-  // Within a call they are free, and so are handles from before.
+  // Within a call such handles are allowed, and so are those from before.
   const Compiled inside = compile([&](Inputs in) {
     KvCache own;
     model.forward(in[0], {.cache = &own});

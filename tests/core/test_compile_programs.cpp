@@ -1,5 +1,5 @@
-// Random programs, eager and compiled, must have the same bits, or compile() refuses them. A check of a replay may only
-// refuse changes that C++ cannot see. Each unit of TG_TEST_EFFORT has 1000 programs; TG_PROGRAM=N runs one.
+// Random programs have the same bits eager and compiled, or compile() refuses them. A check of a replay may only refuse
+// changes that C++ cannot see. Each unit of TG_TEST_EFFORT has 1000 programs; TG_PROGRAM=N runs one.
 #include <tapegrad/tapegrad.h>
 
 #include "support/effort.h"
@@ -12,7 +12,7 @@
 using namespace tg;
 namespace {
 constexpr int kVariables = 3, kCalls = 4, kCapacity = 5;
-// Not an Rng, whose draws a trace refuses.
+// Not an Rng: a trace refuses its draws.
 struct Dice {
   std::mt19937_64 words;
   uint64_t below(uint64_t n) { return words() % n; }
@@ -32,8 +32,8 @@ struct World {
   nn::LoraLinear layer{nn::Linear(params.at("layer"), 3, 3), params.at("delta"), {.rank = 2}};
   double number = 0.5, clip = 1;         // captured
   float host = 1;                        // what a tensor of host data holds
-  bool host_moves = false;               // each call, as a loader of batches does
-  bool elsewhere = false, flag = false;  // the host branches on it
+  bool host_moves = false;               // new data in each call, like a loader
+  bool elsewhere = false, flag = false;  // branches on the host depend on it
   explicit World(uint64_t seed) {
     layer.delta().b.assign(random({2, 3}, seed * 16 + 14));
     for (int i = 0; i < kVariables; ++i) variables.push_back(random({3}, seed * 16 + uint64_t(i)));

@@ -63,7 +63,7 @@ struct Things {
 };
 using X = const Tensor&;
 struct Case {
-  std::string name, says;  // says: of its Error
+  std::string name, says;  // says: text of its Error
   std::function<Tensor(Things&, X)> act;
   bool refused;
 };

@@ -7,7 +7,7 @@
 using namespace tg;
 namespace {
 double value(const std::vector<Tensor>& y) { return y[0].item<double>(); }
-// The message of the check after `change`. The replay before it and the call after it pass.
+// Message of the check after `change`. The replay before it and the call after it pass.
 std::string found(const TensorFunction& f, const std::function<void()>& change, CompileOptions o = {}) {
   o.verify = 1;
   const Compiled c = compile(f, o);

@@ -95,7 +95,7 @@ TEST_CASE("file: a log and a lock are not written through a link, nor into a pip
   refused("pipe", " cannot be opened for writing: ");
   CHECK(read_file(folder / "victim") == "precious");
   CHECK(folder.entries() == 4);
-  const FileLock lock(folder / ".lock");  // whoever could read it could hold it
+  const FileLock lock(folder / ".lock");  // any reader could hold the lock
   CHECK(int(fs::status(folder / ".lock").permissions()) == 0600);
 }
 
@@ -174,7 +174,7 @@ TEST_CASE("file: a lock has one holder, ends with it, and comes back when its pr
     const FileLock moved = std::move(first);
     CHECK_SAYS_OF(state, (void)FileLock(path), locked);
   }
-  CHECK(folder.entries() == 0);  // a lock removes the file that it made
+  CHECK(folder.entries() == 0);  // the lock removes its file
   { FileLock(path).keep(); }
   { FileLock again(path); }
   CHECK(folder.entries() == 1);
@@ -288,7 +288,7 @@ TEST_CASE("file: each errno of each system call has an advice that is true of it
   detail::file_call_hook = former;
   CHECK(folder.entries() == 0);
   for (const int error : {ENOSPC, EMFILE, EINVAL, EINTR, EISDIR, ENAMETOOLONG, ELOOP, ESTALE, EIO, ENOENT, ENOMEM})
-    CHECK(advices[detail::advice_for(error)] < 12);  // not the one of all others
+    CHECK(advices[detail::advice_for(error)] < 12);  // not the general advice
 }
 TEST_CASE("file: each new folder is synchronised with the one it is in") {
   const Folder folder;
@@ -344,7 +344,7 @@ TEST_CASE("file: temporary files of killed processes are removed, those of livin
   for (const std::string& name : kept) CHECK(fs::exists(name));
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
   write_file_atomically(fmt::format("{}.{}-9.tmp", path, gone), "x");
-  write_file_atomically(path, "y");  // each writer of the file does so
+  write_file_atomically(path, "y");
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
   detail::remove_leftovers(folder / "none/model.safetensors");  // nothing there
 }

@@ -151,7 +151,7 @@ TEST_CASE("a rule does not apply where its op would make less than is read, or s
     return std::vector{layer_norm(sum), between};
   });
   stays([&] { return std::vector{layer_norm(s.x - s.r)}; });
-  stays([&] {  // what is held, and what another op reads
+  stays([&] {  // held values, and values that other ops read
     const Tensor z = linear(l.x, l.weight);
     return std::vector{tg::gelu(z), z};
   });
@@ -170,7 +170,7 @@ TEST_CASE("a rule does not apply where its op would make less than is read, or s
     return std::vector{matmul(inner, l.b), inner};
   });
   CHECK(lazily([&] { return std::vector{matmul(matmul(l.x, l.a) * 0.5, l.b) + l.bias}; }).kernels == 2);  // no base
-  // An op twice in one pattern would be two.
+  // An op must not match two places of a pattern.
   const Tensor square = random({4, 4}, 1);
   stays([&] {
     const Tensor h = matmul(square, square) * 0.5;

@@ -6,7 +6,7 @@
 
 using namespace tg;
 namespace {
-struct Fragile : OpOf<Fragile> {  // fails when it runs, not when it is emitted
+struct Fragile : OpOf<Fragile> {  // fails when run
   static constexpr auto kName = "test_fragile";
   Layouts infer(Inputs in) const override { return {in[0].layout()}; }
 };
@@ -14,7 +14,7 @@ struct Missing : OpOf<Missing> {  // no kernel anywhere
   static constexpr auto kName = "test_missing";
   Layouts infer(Inputs in) const override { return {in[0].layout()}; }
 };
-struct Composed : OpOf<Composed> {  // no kernel, but made of others
+struct Composed : OpOf<Composed> {  // no kernel: composed
   static constexpr auto kName = "test_composed";
   Layouts infer(Inputs in) const override { return {in[0].layout()}; }
   Tensors compose(Inputs in) const override { return {in[0] * 2.0 + in[0]}; }
@@ -54,7 +54,7 @@ TEST_CASE("reading evaluates what is needed and nothing else") {
   CHECK_FALSE(unused.materialized());
   CHECK(b.data<float>()[0] == x.data<float>()[0] * 3);
   const auto n = engine_stats().evaluations;
-  eval({a, b, x, Tensor()});  // nothing is left to do
+  eval({a, b, x, Tensor()});
   CHECK(engine_stats().evaluations == n);
 }
 TEST_CASE("an eager op on a lazy input runs both") {
@@ -123,7 +123,7 @@ TEST_CASE("errors name op, values, rule and scope; in lazy mode the scope of emi
   }
   LazyScope lazy;
   const Tensor g = backward(y)[x];
-  CHECK(g.value()->producer->scope->path() == "gpt.grad");  // nodes of a vjp inherit the forward scope
+  CHECK(g.value()->producer->scope->path() == "gpt.grad");
   CHECK_SAYS(x.assign(x * x), "a tracked value would lose its gradient");
 }
 TEST_CASE("a failed eager update leaves the variables as they were") {
@@ -160,7 +160,7 @@ TEST_CASE("plans: replayed for the same graph, made anew for other attributes, l
   CHECK(made_by([&] { run(row, 0); }) == 1);
   CHECK(made_by([&] { run(transpose(x), 0); }) == 1);
   CHECK(made_by([&] {
-          const Tensor held = tg::exp(x * x);  // somebody reads it later
+          const Tensor held = tg::exp(x * x);  // a later op reads it
           eval({sum(held, {0})});
         }) == 1);
   CHECK(made_by([&] { eval({sum(tg::exp(x * x) * 2.0, {0})}); }) == 1);

@@ -20,7 +20,7 @@ double ulp_of(float x) { return x == 0 ? 0x1p-149 : std::ldexp(1.0, std::max(std
 struct Sweep {
   double worst = 0;  // ulp of the right result
   float worst_at = 0;
-  int wrong = 0;  // NaN, infinity or sign not as it should be
+  int wrong = 0;  // wrong NaN, infinity or sign
   float wrong_at = 0;
 };
 // Every 997th pattern in [first, last] and both ends.
@@ -52,7 +52,7 @@ void expect_within(const Sweep& s, double ulps) {
   CAPTURE_ALL(s.worst_at, s.wrong_at);
   CHECK(s.wrong == 0);
   CHECK(s.worst <= ulps);
-  CHECK(s.worst > 0.25);  // a sweep that saw only trivial values proves nothing
+  CHECK(s.worst > 0.25);  // not only trivial values
 }
 bool same(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
 uint32_t pattern_of(float x) { return std::bit_cast<uint32_t>(x); }

@@ -10,7 +10,7 @@
 
 using namespace tg;
 namespace {
-// Kernels that one evaluation of f's result runs.
+// Kernels of one evaluation.
 uint64_t kernels_of(const std::function<Tensor()>& f) {
   LazyScope lazy;
   const Tensor y = f();
@@ -41,7 +41,7 @@ TEST_CASE("nodes that compute the same run once, unless they may differ") {
   Tensor a = cumsum(x, 0), b = cumsum(x, 0), view = reshape(cumsum(x, 0), {8, 8}), unheld = cumsum(x, 0) + z;
   const uint64_t before = engine_stats().kernels;
   eval({a, b, view, unheld});
-  CHECK(engine_stats().kernels == before + 4);  // three sums, and what is added to one of them
+  CHECK(engine_stats().kernels == before + 4);  // three sums and an addition
   a.mutable_data<float>()[0] = 100;
   view.mutable_data<float>()[1] = 100;
   CHECK(values(b) == want);
@@ -74,7 +74,7 @@ TEST_CASE("a chain of pointwise ops is one kernel, whoever else reads parts of i
   CHECK(kernels_of([&] { return tg::exp(transpose(x)) * 2.0; }) == 2);  // gaps in what is read
   CHECK(kernels_of([&] { return sum(tg::exp(x) * 2.0) * 3.0; }) == 3);  // a sum between
   const auto branches = [&] {
-    const Tensor a = tg::exp(x), b = a * row, c = a + x;  // a is read twice
+    const Tensor a = tg::exp(x), b = a * row, c = a + x;
     return b * c;
   };
   CHECK(kernels_of(branches) == 1);
@@ -93,7 +93,7 @@ TEST_CASE("a chain of pointwise ops is one kernel, whoever else reads parts of i
   CHECK(a.materialized());
   CHECK(bits_of(b) == bits_of(tg::exp(x) * 2.0));
   CHECK(bits_of(c) == bits_of(tg::tanh(tg::exp(x) * 2.0)));
-  Tensor y = x;  // a long one is cut
+  Tensor y = x;  // long chains are cut
   for (int i = 0; i < 100; ++i) y = tg::tanh(y + 0.25);
   const uint64_t start = engine_stats().kernels;
   eval({y});

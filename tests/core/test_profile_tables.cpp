@@ -176,7 +176,7 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
   CHECK(phases["M"] == 6);  // a process and a track of ranges, calls and kernels
   CHECK(std::count(names.begin(), names.end(), "step \"1\"\n") == 1);
   CHECK(std::count(names.begin(), names.end(), "fc") == 1);
-  CHECK(std::count(names.begin(), names.end(), "add") == 2);  // the op and its kernel
+  CHECK(std::count(names.begin(), names.end(), "add") == 2);
   const auto add =
       std::find_if(j["traceEvents"].begin(), j["traceEvents"].end(), [](const Json& e) { return e["name"] == "add"; });
   CHECK((*add)["args"]["in"] == "(1000) f32, (1000) f32");

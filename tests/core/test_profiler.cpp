@@ -1,5 +1,5 @@
-// The profiler: records of ranges, ops, kernels and memory, eager, lazy and compiled, in any thread. Tables and traces
-// are in test_profile_tables.cpp, layers and training in test_profile_models.cpp.
+// Records of ranges, ops, kernels and memory, eager, lazy and compiled, in any thread. Tables and traces:
+// test_profile_tables.cpp; layers and training: test_profile_models.cpp.
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profiler_record.h>
@@ -75,7 +75,7 @@ TEST_CASE("profiler: what began before it is not recorded; without one, nothing 
   { const ProfileRange inside("inside"); }
   const Profile p = profiler.stop();
   CHECK(named_ranges(p) == Strings{"inside"});
-  CHECK(path_of(p.ranges[0].path) == "loss.inside");  // phases name what is in them all the same
+  CHECK(path_of(p.ranges[0].path) == "loss.inside");  // a phase still names its contents
   CHECK(p.kernels.empty());
 }
 TEST_CASE("profiler: kernels of eager ops, with their ranges, layers and shapes") {
@@ -85,7 +85,7 @@ TEST_CASE("profiler: kernels of eager ops, with their ranges, layers and shapes"
     const ProfileRange range("step");
     const NameScope layer("fc");
     const Tensor y = tg::tanh(matmul(x, w));
-    CHECK(values(reshape(y, {8})).size() == 8);  // a view is no op that runs
+    CHECK(values(reshape(y, {8})).size() == 8);
   }
   const Tensor z = x + x;
   const Profile p = profiler.stop();
@@ -315,7 +315,7 @@ TEST_CASE("profiler: errors") {
   CHECK(error_of([] { Profiler p({.most_records = 0}); }) ==
         "[profiler] most_records is 0. It must be between 1 and 2^32 - 2.");
   { Profiler forgotten; }
-  Profiler next;  // its place is free
+  Profiler next;  // a new profiler may start
   const Tensor x = filled({2}, 1.f);
   CHECK_HAS(error_of([&] {
               const ProfileRange range("fails");
@@ -323,6 +323,6 @@ TEST_CASE("profiler: errors") {
             }),
             "[matmul]");
   const Profile p = next.stop();
-  REQUIRE(p.ranges.size() == 1);  // its range ended with the Error
+  REQUIRE(p.ranges.size() == 1);  // the range ended with the Error
   CHECK(p.ranges[0].end < p.duration);
 }

@@ -27,7 +27,7 @@ TEST_CASE("every op has a CPU kernel, is a view, or composes") {
     CAPTURE(o.name);
     CHECK((kernels.contains(o.name) || o.is_view || o.composes));
     CHECK_FALSE((kernels.contains(o.name) && o.is_view));
-    CHECK(names.insert(o.name).second);  // no two ops of one name
+    CHECK(names.insert(o.name).second);
   }
   CHECK(names.contains("matmul"));
   CHECK(names.contains("reshape"));
@@ -48,7 +48,7 @@ TEST_CASE("every kernel belongs to an op, and each level to one file and line of
   }
   for (auto& [of, list] : kernels) {
     CAPTURE(of.first);
-    CHECK(list.front().level == 1);  // the baseline is always there
+    CHECK(list.front().level == 1);
     for (size_t i = 1; i < list.size(); ++i) {
       CHECK(list[i - 1].level < list[i].level);
       CHECK(list[i].file == list[0].file);

@@ -62,7 +62,7 @@ double chi_squared(const std::vector<int>& seen) {
 }  // namespace
 
 TEST_CASE("rng: Philox4x32-10 known answers") {
-  // The vectors of the paper's reference implementation.
+  // Vectors of the paper's reference implementation.
   using A = std::array<uint32_t, 4>;
   CHECK(list(tg::detail::philox4x32({0, 0, 0, 0}, 0)) == A{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   CHECK(list(tg::detail::philox4x32({~0u, ~0u, ~0u, ~0u}, ~uint64_t(0))) ==

@@ -18,7 +18,6 @@ std::string length_bytes(uint64_t n) { return std::string(reinterpret_cast<const
 std::string image(const std::string& header, const std::string& data) {
   return length_bytes(header.size()) + header + data;
 }
-// The message of opening a file of these bytes.
 std::string open_error(const std::string& content) {
   const Folder folder;
   write_file_atomically(folder / "bad.safetensors", content);
@@ -93,7 +92,7 @@ TEST_CASE("safetensors: every dtype, layout and shape comes back bit for bit") {
   CHECK(file.has("f32"));
   CHECK(!file.has("f3"));
   CHECK_SAYS_OF(value, file.tensor("f3"), "[safetensors] " + folder / "a has no tensor 'f3' among its 16.");
-  write_safetensors(folder / "b", file.tensors(), metadata);  // the same values give the same bytes
+  write_safetensors(folder / "b", file.tensors(), metadata);
   CHECK(read_file(folder / "a") == read_file(folder / "b"));
   write_safetensors(folder / "c", {});
   CHECK(SafetensorsFile(folder / "c").names().empty());

@@ -14,7 +14,7 @@ struct Many {
   explicit Many(size_t n) {
     const std::vector<Shape> shapes{{0}, {1}, {3}, {5, 7}, {}, {2, 2, 2}, {129, 3}, {4, 0}, {600}};
     for (size_t i = 0; i < n; ++i) {
-      const Shape s = i % 200 == 7 ? Shape{129, 260} : shapes[i % shapes.size()];  // the former of three tiles
+      const Shape s = i % 200 == 7 ? Shape{129, 260} : shapes[i % shapes.size()];  // three tiles
       const DType t = i % 5 == 2 ? DType::f64 : DType::f32;
       const auto made = [&](uint64_t seed, double lo) { return random(s, seed + i, lo).to(t).detach(); };
       w.push_back(made(1, -1)), m.push_back(made(2000, -1)), v.push_back(made(4000, 0));
@@ -49,7 +49,7 @@ TEST_CASE("five lazy steps with warm-up and dropout: one evaluation each, one pl
     LazyScope lazy;
     const EngineStats start = engine_stats();
     const Tensor loss = model.step();
-    CHECK(engine_stats().kernels == start.kernels);  // nothing was flushed by backward or by assign
+    CHECK(engine_stats().kernels == start.kernels);  // backward and assign evaluate nothing
     eval(model.roots(loss));
     CHECK(engine_stats().evaluations == start.evaluations + 1);
     std::vector<bool> mask;
@@ -227,7 +227,7 @@ template <class Step> void check_one_kernel(bool moments, bool second, Step step
         step(together, 0, 600, t, global_norm(together.g));
         eval(all);
       }
-      CHECK(engine_stats().kernels == kernels + 3);  // the norm and the step
+      CHECK(engine_stats().kernels == kernels + 3);
       CHECK(addresses(all) == before);
       const Tensor norm = global_norm(apart.g);
       for (size_t i = 0; i < 600; ++i) step(apart, i, 1, t, norm);
@@ -262,7 +262,7 @@ TEST_CASE("a step of many tensors moves only those whose old value is held, or w
     CAPTURE(lazy);
     const Many model(40), twin(40);
     const auto all = model.state(), expected = twin.state();
-    model.m[10].assign(model.v[10]), twin.m[10].assign(twin.v[10]);  // one Value
+    model.m[10].assign(model.v[10]), twin.m[10].assign(twin.v[10]);  // both share one Value
     const Tensor held = model.w[3].detach(), row = slice(model.m[6], 0, 1, 2), gradient = model.g[12];
     model.w[12].assign(gradient), twin.w[12].assign(twin.g[12]);  // a weight that is also a gradient
     const auto old = bits_of(held), old_row = bits_of(row), old_gradient = bits_of(gradient);

@@ -1,4 +1,4 @@
-// The table "Threads" of core/README.md. Also for the thread sanitizer.
+// Table "Threads" of core/README.md. Also for the thread sanitizer.
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>
@@ -16,7 +16,6 @@
 
 using namespace tg;
 namespace {
-// f(0) and f(1) concurrently.
 template <class F> void both(F f) {
   std::exception_ptr failed[2];
   std::atomic<int> started = 0;
@@ -278,7 +277,7 @@ class EchoRank final : public Communicator {
   void broadcast(void*, size_t, int) override {}
   void abort(int) override { std::_Exit(1); }
   bool slow = false;
-  std::atomic<int> exchanges = 0;  // that have ended: two for each sum
+  std::atomic<int> exchanges = 0;  // ended exchanges: two for each sum
 };
 void check_sum(const Tensor& sum, const Tensor& of) {
   const int64_t n = of.numel() / 2;
@@ -315,7 +314,7 @@ TEST_CASE("sums over ranks in a thread keep the values that they began with: eag
     w.assign(in[1] + 1.0);
     detail::all_gather_parts(std::array{v}, {0, 0, v.numel()}, fake);  // updates v in place, if it may
     Tensor more = in[1];
-    for (int i = 0; i < 5; ++i) more = more + w * v;  // takes memory that is free
+    for (int i = 0; i < 5; ++i) more = more + w * v;  // reuses freed memory
     const Tensors all = sums.finish();
     return std::vector<Tensor>{all[0], all[1], more};
   };
@@ -357,7 +356,7 @@ TEST_CASE("sums over ranks in a thread have ended when their memory is freed, wh
             "[embedding] id 7 at position");
   CHECK(has_ended());
 
-  // A run of several ops that fails behind the start.
+  // A run of several ops that fails after the start.
   for (const bool failed_before : {false, true}) {
     const LazyScope lazy;
     PendingSums sums = start();

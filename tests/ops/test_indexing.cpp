@@ -1,5 +1,5 @@
-// Extremes, variance, running sums and indexing where op_cases.cpp does not reach: ties, NaN, values far from 0, more
-// than one chunk, equal indices at any number of threads, and refusals.
+// Extremes, variance, running sums and indexing beyond op_cases.cpp: ties, NaN, values far from 0, several chunks,
+// equal indices, refusals.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/work.h>
 #include <tapegrad/ops/ops.h>

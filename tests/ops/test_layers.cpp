@@ -1,5 +1,5 @@
-// Norms of a sum: the bits of the two ops, the memory they keep and reuse. Softmax of rows of any length: the place of
-// the largest element, and elements that vanish next to it, are infinite or NaN. Far positions of rope. Long sums.
+// Norms of a sum: the bits of two ops, memory. Softmax of rows of any length, with extreme, infinite or NaN elements.
+// Far positions of rope. Long sums.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/ops/ops.h>

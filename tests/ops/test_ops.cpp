@@ -116,7 +116,7 @@ TEST_CASE("compiled equals eager bit for bit, values and gradients, when it is t
     }
 }
 TEST_CASE("values in any layout give the same results") {
-  // Their order of summation follows the layout; all others give the same bits.
+  // The order of summation of these follows the layout; others give the same bits.
   const std::set<std::string> some{"matmul", "conv1d", "lora", "sum", "sum_to", "mean", "var"};
   const auto order_follows_layout = [&](const std::string& op) {
     return some.contains(op) || op.starts_with("linear");

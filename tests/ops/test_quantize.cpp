@@ -78,7 +78,7 @@ TEST_CASE("large matrices: blocks and panels of what is transposed, whole lines 
 }
 
 TEST_CASE("codes of every bf16 and f16 beside absmax of every fraction: the products that take a quotient's place") {
-  // Row a: every number of dtype t in [0, absmax], for `count` absmaxes from the bits `first` on.
+  // Row a: every number of dtype t in [0, absmax], for `count` absmaxes whose bits start at `first`.
   const auto check = [](DType t, int first, int count) {
     const int n = first + count;
     std::vector<float> v;
