@@ -236,7 +236,7 @@ void set_up(CLI::App& app) {
   app.get_formatter()->column_width(34);
   app.allow_extras();
 }
-// The exit status after --help and --version.
+// Exit status after --help and --version.
 std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);

@@ -70,7 +70,7 @@ int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std
                                                : s.data.tokens.bytes();
   const Peak peak = [&](const RunConfig& run) {
     TrainConfig t = run.train;
-    if (run.data.objective == Objective::dpo) t.batch *= 2;  // both answers
+    if (run.data.objective == Objective::dpo) t.batch *= 2;  // chosen and rejected answers
     return data + plan_memory(run.model, t, device, tuned ? &tuned->lora : nullptr, tuned ? tuned->base : DType::f32,
                               Communicator::world())
                       .peak;

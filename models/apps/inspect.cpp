@@ -216,7 +216,7 @@ void print(const InspectOptions& o, const Plans& all) {
     fmt::print("{:6}{:9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>8}{}\n", name_of(dtype), name_of(recompute),
                detail::readable_bytes(p.weights), detail::readable_bytes(p.gradients),
                detail::readable_bytes(p.moments), detail::readable_bytes(p.activations), detail::readable_bytes(p.peak),
-               // Empty for several ranks: their gradients are partial or full sums of backward's.
+               // Empty for several ranks, whose gradients are partial or full sums of those in backward.
                o.ranks > 1 ? "" : fmt::format("{:.0f} %", 100 * double(p.gradients_at_peak) / double(p.gradients)),
                all.memory && p.peak > all.memory ? "  too much" : "");
   fmt::print(

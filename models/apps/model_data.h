@@ -48,7 +48,7 @@ struct ModelOptions {
 void add_model_options(Command&, ModelOptions&);
 LoadedModel open_model(const ModelOptions&);
 void check_language_model(const std::string& folder, const GptConfig&);
-// An adapter's template without {% generation %}, else the model's.
+// Template of the adapter without {% generation %}, else of the model.
 std::string chat_template_over(const LoadedModel&, const std::string& model, const std::string& adapter);
 
 // The data's view of a model folder.
@@ -58,7 +58,7 @@ struct ModelOfData {
   int64_t vocab_size = 0;
   const Tokenizer* tokenizer = nullptr;  // null: token files only
   std::string tokenizer_error = {};      // why it is null
-  std::string adapter = {};              // its chat template comes first
+  std::string adapter = {};              // adapter whose chat template comes first
 };
 RunData read_data(const ModelOfData&, const Words& paths, const DataConfig&, bool skip_unknown);
 // Examples if the files hold them, else read_data(). `window`: most tokens of one. Notes cut, skipped and ignored ones.
@@ -69,12 +69,12 @@ std::optional<int64_t> special_token(const Tokenizer&, const std::string& text);
 int64_t reply_end(const Tokenizer&, const std::string& model, const std::string& folder);
 // End tokens of the folder, else of the tokenizer; reply_end() of the adapter or our folder.
 std::vector<int64_t> ends_of(const LoadedModel&, const std::string& model, const std::string& adapter);
-// The chat template `given`, else the adapter's or the model's. An Error or note if the tokenizer lacks its stop.
+// Chat template `given`, else that of the adapter or the model. An Error or note if the tokenizer lacks its stop.
 ChatTemplate chat_template_for(std::string_view command, const std::string& given, const std::string& adapter,
                                const std::string& folder, const Tokenizer&);
 RunConfig run_from(const ModelOfData&, const GptConfig&);
 
-// load_adapter(). Notes a base other than `folder` for an adapter without hash.
+// load_adapter(), with a note if an adapter without hash has another base than `folder`.
 Lora adapted(const std::string& adapter, LoadedModel&, const std::string& folder);
 
 // A note about config.json's dropout, which training ignores, or "".

@@ -26,7 +26,7 @@ void note(int signal) {
   int none = 0;
   if (g_signal.compare_exchange_strong(none, signal)) return;
   if (signal == SIGHUP) return;  // a closing terminal repeats it
-  std::signal(signal, SIG_DFL);  // the second ends the process
+  std::signal(signal, SIG_DFL);  // a second signal ends the process
   std::raise(signal);
 }
 

@@ -1,4 +1,4 @@
-// The process: standard streams, signals and ranks of mpirun or srun.
+// Process: standard streams, signals and ranks of mpirun or srun.
 #pragma once
 #include <fmt/core.h>
 #include <tapegrad/core/comm/communicator.h>
@@ -31,7 +31,7 @@ void print_note(const std::string&);
 template <class A, class... B> void print_note(fmt::format_string<A, B...> format, A&& a, B&&... b) {
   print_note(fmt::format(format, std::forward<A>(a), std::forward<B>(b)...));
 }
-// The device of this rank, one GPU each. An Error if the machine has fewer GPUs than ranks.
+// Device of this rank, one GPU each. An Error if the machine has fewer GPUs than ranks.
 Device device_of_rank(std::string_view command, Device);
 // Sets the CPU threads. 0: all; ranks on the same CPUs share them equally.
 void set_threads(int64_t);
@@ -41,7 +41,7 @@ void check_same(std::string_view command, const std::vector<std::pair<std::strin
 void check_alone(std::string_view command);
 int agreed_signal();         // a signal of any rank, or 0; collective
 void end_ranks(int status);  // ends all ranks after an Error's message
-// The message prefix "[rank 1] ", "" for one process. Other ranks wait: if all fail, rank 0 prints and ends them.
+// Message prefix "[rank 1] ", "" for one process. Other ranks wait: if all fail, rank 0 prints and ends them.
 std::string rank_of_error();
 
 }  // namespace tg::apps

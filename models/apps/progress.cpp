@@ -47,7 +47,7 @@ std::string_view title_of(std::string_view report) {
 std::string kind_of_layer(const Scope* layer) {
   return layer && layer->parent ? detail::block_pattern(layer->path()) : "in no layer";
 }
-// The range in the step, "forward"; "" outside of one.
+// Range in the step, "forward"; "" outside of one.
 std::string phase_of(const Scope* path) {
   std::string inner;
   for (; path && path->parent; path = path->parent) {

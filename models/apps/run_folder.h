@@ -19,8 +19,8 @@ std::string kernels_of(Device, const TrainConfig&);
 
 // One process at a time writes a run's files.
 FileLock lock_folder(const TrainOptions&, const std::string& folder);
-// An Error if an input would be replaced or a run of the other command, whose files would remain; without
-// --overwrite, `files` or a run that has steps.
+// An Error if it would replace an input or a run of the other command; without --overwrite, also `files` or a run that
+// has steps.
 void check_overwritten(const TrainOptions&, const std::string& out, const std::vector<std::string>& files);
 
 // A run's files, written by rank 0, checkpoint first. --no-save: only the log.

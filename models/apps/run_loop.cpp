@@ -171,7 +171,7 @@ int train(const TrainOptions& o, RunSetup& s, const TrainedModel& what, int64_t 
     check_overwritten(o, s.out, what.files);
   }
   RunFiles files(o, s, what, trainer);
-  if (s.lock) s.lock->keep();  // a refused run removes its lock
+  if (s.lock) s.lock->keep();  // otherwise the destructor removes the file
   if (!s.progress.quiet && is_main_rank()) print_header(o, s, what, planned);
   if (files.log() && files.log()->missing() > 0)
     print_note("{} lacks {} of the steps before {} ({} could not be read and dropped); the run continues",

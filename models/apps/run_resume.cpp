@@ -21,7 +21,7 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
                            const std::string& path) {
   constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every", "compile", "shard_optimizer"},
                              kNoted[] = {"lr", "min_lr", "muon_lr", "warmup", "moments", "split_weights"};
-  // A tokenizer may move.
+  // The tokenizer file may move.
   const auto is_same = [&](const Difference& d) {
     return d.name == "tokenizer" && !c.tokenizer.empty() && d.after.find_first_of("/.") != d.after.npos &&
            detail::tokenizer_hash(read_tokenizer(own_json(d.after).get<std::string>())) ==

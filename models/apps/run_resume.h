@@ -5,13 +5,13 @@
 
 namespace tg::apps {
 
-// Reads the files of a run. May set its vocabulary.
+// Reads the files of a run; may set the vocabulary size.
 using ReadData = std::function<RunData(const std::vector<std::string>& files, RunConfig&)>;
 RunSetup new_run(const TrainOptions&, RunConfig, const ReadData&);
 // Locks and reads the checkpoint of --resume. An Error if the other command wrote it.
 RunSetup open_checkpoint(const TrainOptions&);
 RunSetup resumed_run(const TrainOptions&, RunSetup opened, const ReadData&);
-// f() reads the `what`. Unless its path was `named`, an Error says its origin.
+// Calls f(), which reads the `what`. Unless the user `named` its path, an Error adds the path's origin.
 template <class F> auto explain_missing(const std::string& checkpoint, const char* what, bool named, F f) {
   try {
     return f();

@@ -49,7 +49,7 @@ void refuse_examples(const RunConfig& run) {
 RunData read_new_data(const Words& words, RunConfig& run, const std::string& saved = "") {
   refuse_examples(run);
   int64_t& vocabulary = run.model.vocab_size;
-  if (is_path(run.tokenizer))  // a resume may run elsewhere
+  if (is_path(run.tokenizer))  // a resumed run may have another working folder
     run.tokenizer = detail::absolute_path(run.tokenizer);
   const bool ids = has_token_file(words);
   std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(run.tokenizer, saved);

@@ -23,7 +23,7 @@ struct NamedField {
   std::function<std::string()> get;
   std::function<void(std::string_view)> set;
 };
-/// The name of a field and the address of its value.
+/// Name of a field and the address of its value.
 struct ConfigField {
   std::string name;
   std::variant<int64_t*, double*, bool*, std::string*, NamedField> value;
@@ -49,7 +49,7 @@ concept HasFields = requires(C& c, ConfigFields& fields) { visit_fields(c, field
 
 /// The source of a configuration.
 struct ConfigText {
-  std::string name = "the text";  ///< its name in messages
+  std::string name = "the text";  ///< name of the text in messages
   /// A missing field is an Error (as in files), not its default.
   bool every_field = false;
   std::string op = "config";  ///< starts messages

@@ -24,7 +24,7 @@ size_t distance(std::string_view a, std::string_view b) {
   }
   return row.back();
 }
-// Our names = other programs'.
+// Our names = names in other programs.
 constexpr std::string_view kOtherNames =
     "max_steps steps iters max_iters epochs num_epochs num_train_epochs; batch batch_size bs "
     "per_device_train_batch_size; accumulate gradient_accumulation_steps grad_accum; lr learning_rate; warmup "

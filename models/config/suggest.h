@@ -22,7 +22,7 @@ std::string nearest(std::string_view word, std::span<const std::string_view> kno
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> known);
 /// The index of `word` in `known`, or an Error that lists them.
 size_t known_place(std::string_view what, std::string_view word, std::span<const std::string_view> known);
-/// The words as "a, b, c".
+/// Words as "a, b, c".
 std::string listed(std::span<const std::string_view> words);
 
 /// "1 token", "2 tokens".
@@ -38,7 +38,7 @@ template <class E> inline constexpr int kEnumNames = 0;
 /// An enum with such a specialization.
 template <class E>
 concept NamedEnum = requires { kEnumNames<E>.names; };
-/// The name of a value.
+/// Name of a value.
 template <NamedEnum E> std::string_view name_of(E x) { return kEnumNames<E>.names[size_t(x)]; }
 /// Sets the value of this name, or throws an Error with all names.
 template <NamedEnum E> void from_name(std::string_view name, E& to) {

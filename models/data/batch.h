@@ -14,17 +14,17 @@ namespace tg {
 /// Inputs and targets. Language models: (B, T) i32 on the CPU; targets[b, t] follows inputs[b, t].
 struct Batch {
   Tensor inputs, targets;
-  /// The loss ignores this target (padding).
+  /// Loss ignores this target (padding).
   static constexpr int64_t kIgnoreIndex = -100;
 
   int64_t num_targets() const;
-  /// The batch on a device.
+  /// Batch on a device.
   Batch to(Device d) const { return {inputs.to(d), targets.to(d)}; }
 };
 
 /// Batches of any kind, for training and validation.
 struct BatchSource {
-  /// Makes a batch. The generator is all of its randomness.
+  /// Makes a batch. The generator is its only source of randomness.
   std::function<Batch(Rng&)> next;
   /// The i-th validation batch from 0, none after the last. Empty: no validation.
   std::function<std::optional<Batch>(int64_t i)> validation = {};

@@ -182,7 +182,7 @@ class BpeMerger {
     bool operator<(const Candidate& o) const { return count != o.count ? count < o.count : pair > o.pair; }
   };
 
-  // The id of a spelling, new if unknown.
+  // Id of a spelling, new if unknown.
   int32_t id_of(const std::string& name) {
     const auto [it, is_new] = ids_.emplace(name, int32_t(names_.size()));
     if (is_new) names_.push_back(name);
@@ -197,7 +197,7 @@ class BpeMerger {
     counts_[pair] += by;
     if (by > 0) made_.emplace_back(pair, word);
   }
-  // A pair appears only in the step of its newer token (tokens come from one pair): then its count can only fall.
+  // A pair first appears in the step that makes its newer token; afterwards its count only falls.
   void queue_made() {
     std::ranges::sort(made_);
     for (size_t i = 0; i < made_.size();) {
@@ -245,7 +245,7 @@ class BpeMerger {
   size_t specials_;
   int64_t min_frequency_;
   std::map<std::string, int32_t> ids_;
-  std::vector<std::string> names_;  // index: id
+  std::vector<std::string> names_;  // indexed by id
   std::vector<int32_t> symbols_;
   std::vector<Word> words_;
   std::unordered_map<IdPair, int64_t> counts_;
@@ -284,7 +284,7 @@ detail::PreTokenCounts detail::count_pre_tokens(std::span<const std::string> pat
   try {
     for (int k = 1; k < num_threads(); ++k) others.push_back(std::async(std::launch::async, count));
   } catch (const std::system_error&) {
-    // Without more threads the existing ones do all.
+    // If no thread can start, the existing ones do all the work.
   }
   Counts all = count();
   for (std::future<Counts>& other : others)

@@ -13,7 +13,7 @@ namespace tg {
 
 /// Settings of train_bpe().
 struct BpeTraining {
-  int64_t vocab_size = 32768;          ///< most ids, at most 2^20
+  int64_t vocab_size = 32768;          ///< maximum number of ids, at most 2^20
   std::string pattern = "gpt2";        ///< splits texts: gpt2, llama3 or qwen2
   std::vector<std::string> special{};  ///< separate texts in a file
   int64_t min_frequency = 2;           ///< least count of merged pairs

@@ -58,7 +58,7 @@ Json normalized(const Json& message) {
   if (thought) all["reasoning_content"] = *thought;
   return all;
 }
-// f() of each text and key.
+// x with f() applied to each text and key.
 template <class F> Json mapped(const Json& x, const F& f) {
   if (x.is_string()) return f(x.get<std::string>());
   if (!x.is_array() && !x.is_object()) return x;
@@ -96,7 +96,7 @@ Json object_of(const std::string& folder, const char* name) {
   const Json file = parse_json(MappedFile(path).text(), "chat", path, 64);
   return file.is_object() ? file : Json::object();
 }
-// f() with Errors of a template.
+// Calls f(); its Errors become Errors of a template.
 template <class F> auto of_template(const F& f) {
   try {
     return f();
@@ -158,11 +158,11 @@ ChatTemplate::Bytes ChatTemplate::reply(const Json& conversation, size_t message
   const std::string_view front = whole.substr(0, stop == special.end() ? whole.size() : stop->at);
   if (front.find(text, begin) == front.npos)
     text.erase(text.find_last_not_of(kSpace) + 1), text.erase(0, text.find_first_not_of(kSpace));
-  const size_t at = front.find(text, begin), end = at == front.npos ? begin : at + text.size();  // the content's
+  const size_t at = front.find(text, begin), end = at == front.npos ? begin : at + text.size();  // range of the content
   if (stop != special.end() && !calls && whole.find_first_not_of(kSpace, end) == stop->at) return {begin, stop->end};
   const std::string through = rendered(conversation, false, message + 1).text;
   const size_t most = whole.starts_with(through) ? through.size() : whole.size();
-  if (calls)  // may begin with a special token
+  if (calls)  // calls may begin with a special token
     while (stop != special.end() && stop + 1 != special.end() && stop[1].end <= most) ++stop;
   return {begin, stop != special.end() && stop->end <= most ? stop->end : end > begin ? end : most};
 }
@@ -184,13 +184,13 @@ ChatTemplate::Tokens ChatTemplate::example(const Tokenizer& tokenizer, const Jso
                             {.parse_special = true, .dropped = kMark});
   };
   auto range = ranges.begin();
-  // Parts begin with special tokens: the ids equal the whole text's.
+  // Parts begin with special tokens, so the ids equal those of the whole text.
   for (size_t k = 0, begin = 0, end; begin < text.size(); begin = end) {
     while (k < special.size() && special[k].begin <= begin) ++k;
     end = k < special.size() ? special[k].begin : text.size();
     const std::vector<int64_t> ids = encoded(begin, end);
     std::vector<bool> in(ids.size());
-    // Tokens before a byte; `touched` includes its token.
+    // Number of tokens before a byte; `touched` includes the token of that byte.
     const auto place = [&](size_t at, bool touched) {
       if (at <= begin || at >= end) return at <= begin ? 0 : std::ssize(ids);
       const std::vector<int64_t> some = encoded(begin, at);

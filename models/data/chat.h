@@ -27,7 +27,7 @@ class ChatTemplate {
   const std::string& text() const { return jinja_.text(); }
   const std::string& name() const { return name_; }
   bool mentions(std::string_view name) const { return jinja_.mentions(name); }
-  /// The text of transformers' apply_chat_template(), or an Error with the template's message.
+  /// Text of transformers' apply_chat_template(), or an Error with the template's message.
   std::string render(const Json& conversation, bool add_generation_prompt = false) const;
   /// The ids of apply_chat_template(), but special tokens in messages are text.
   std::vector<int64_t> encode(const Tokenizer&, const Json& conversation, bool add_generation_prompt = true) const;
@@ -40,7 +40,7 @@ class ChatTemplate {
   /// this tag a reply begins after the earlier messages and the prompt, and ends with the first special token after it,
   /// else with its content. An Error if the text does not begin with the earlier messages.
   Tokens example(const Tokenizer&, const Json& conversation, const std::vector<bool>& counts) const;
-  /// The special token, or an unknown text like one, that ends a reply; or neither.
+  /// The special token that ends a reply, an unknown text that looks like one, or neither.
   struct Stop {
     std::string token = {}, missing = {};
   };
@@ -58,7 +58,8 @@ class ChatTemplate {
 namespace detail {
 /// The Jinja template in a folder's chat_template.jinja or tokenizer_config.json, or "".
 std::string chat_template_of(const std::string& folder);
-/// bos_token, eos_token ... of a tokenizer's folders, later ones first. No file: eos_token is its end of text or "".
+/// bos_token, eos_token and so on of a tokenizer's folders; later folders win. Default eos_token: its end of text or
+/// "".
 Json special_tokens_of(const std::vector<std::string>& folders, const Tokenizer&);
 /// The same template without {% generation %}, a tag of transformers.
 std::string without_generation(std::string chat_template);

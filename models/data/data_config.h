@@ -23,7 +23,7 @@ struct DataConfig : DocumentOptions {
   Objective objective = Objective::lm;
   double beta = 0.1;  ///< DPO's beta
   ExampleLoss loss = ExampleLoss::completion;
-  std::string chat_format = "";  ///< ChatTemplate::named(); "": the folder's
+  std::string chat_format = "";  ///< ChatTemplate::named(); "": that of the folder
   Packing pack = Packing::none;
   bool skip_bad = false;  ///< drops invalid lines
 };

@@ -19,7 +19,7 @@ class TokenData {
  public:
   /// Copies ids in [0, 2^31). `name` names the data in messages.
   static TokenData from_tokens(std::span<const int64_t> tokens, std::string name = "the data");
-  /// The tokens of a text: 2 bytes each, or 4 above 65536 ids.
+  /// Tokens of a text: 2 bytes each, or 4 above 65536 ids.
   static TokenData from_text(const Tokenizer&, std::string_view text, std::string name = "the data");
   /// The tokens that produce(take) passes to take(): 2 bytes each, or 4 above 65536 ids.
   static TokenData from_tokens(int64_t vocab_size, const std::function<void(const Tokenizer::Take& take)>& produce,
@@ -48,7 +48,7 @@ class TokenData {
   TokenData slice(int64_t begin, int64_t end) const;  ///< tokens [begin, end), without groups
 
   struct Split;
-  /// The first int(fraction * size()) tokens for training, the rest for validation; of a mixture, those of each group.
+  /// First int(fraction * size()) tokens for training, the rest for validation; of a mixture, those of each group.
   /// 0 < fraction <= 1.
   Split split(double fraction) const;
   /// Calls f(position, tokens) for all tokens in order in chunks.
@@ -60,7 +60,7 @@ class TokenData {
   friend class ShuffledBatches;
   struct Part {
     TokenView view;
-    int64_t end = 0;  // its end in the sequence
+    int64_t end = 0;  // end of the group in the sequence
   };
   struct Group {
     int64_t begin, end;
@@ -68,10 +68,10 @@ class TokenData {
   };
   TokenData(std::vector<Part> parts, std::string name);
   bool is_wide() const;               // 4 bytes per token
-  std::vector<Group> groups() const;  // a mixture's, else one
+  std::vector<Group> groups() const;  // groups of a mixture, else one
   template <class F> void for_each_part(int64_t begin, int64_t end, F f) const;
   std::vector<Part> parts_;
-  std::vector<Group> groups_;  // a mixture's
+  std::vector<Group> groups_;  // groups of a mixture
   std::string name_;
 };
 /// Training and validation data.

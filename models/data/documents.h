@@ -45,14 +45,14 @@ void for_each_documents(std::span<const std::string> paths, DocumentKind,
 /// for_each_documents(), and for no document.
 std::string read_texts(std::span<const std::string> paths, DocumentKind = DocumentKind::file, int64_t* count = nullptr);
 
-/// The result of encode_documents().
+/// Result of encode_documents().
 struct EncodedDocuments {
   int64_t documents = 0, bytes = 0, tokens = 0;
   int64_t invalid = 0;  ///< invalid UTF-8 bytes
-  /// The first special token that became text, or "".
+  /// First special token that became text, or "".
   std::string special = "";
 };
-/// Passes the documents' ids with the ends of Tokenizer::encode_documents(); without end_of_text(), of read_texts().
+/// Passes the documents' ids, ended as by Tokenizer::encode_documents(); without end_of_text(), as by read_texts().
 EncodedDocuments encode_documents(const Tokenizer&, std::span<const std::string> paths, const DocumentOptions&,
                                   const Tokenizer::Take& take);
 

@@ -20,8 +20,8 @@ std::string text_in(const Json& object, const std::string& key, const std::strin
   return x.get<std::string>();
 }
 
-// Keys that name kinds of lines, that some kinds take, that the template must mention (of a line and of a message),
-// that say whether a reply counts, and refused ones.
+// Keys: of kinds of lines; of some kinds; that the template must mention (in a line, in a message); that say whether a
+// reply counts; refused.
 constexpr std::string_view kParts[] = {"messages", "prompt",      "completion", "chosen",
                                        "rejected", "instruction", "output",     "text"},
                            kShared[] = {"system", "history", "input", "chat_template_kwargs"},
@@ -122,13 +122,13 @@ class LineReader {
       messages.push_back({{"role", role}, {"content", content}}), counts.push_back(counted);
     }
   };
-  // Its system message, history and template variables.
+  // System message, history and template variables of a line.
   Talk begun(const Json& line, bool history) {
     Talk t;
     if (given(line, "system")) t.add("system", text_in(line, "system"), false);
     for (const std::string_view key : kOfLine)
       if (given(line, key)) {
-        const Json& x = line.at(key);  // tables of one type have lists as text
+        const Json& x = line.at(key);  // tables with one type per column store lists as text
         t.context[key] = x.is_string() ? parse_json(x.get<std::string>(), "examples", std::string(key), 64) : x;
       }
     if (given(line, "chat_template_kwargs"))
@@ -149,7 +149,7 @@ class LineReader {
       t.add("user", turn[0].get<std::string>(), false), t.add("assistant", turn[1].get<std::string>(), false);
     return t;
   }
-  // Adds messages, or a text as `role`'s.
+  // Adds messages, or a text with role `role`.
   void add_messages(const Json& line, const std::string& key, const char* role, bool counted, Talk& t) {
     const Json& x = line.at(key);
     if (role && x.is_string()) return t.add(role, x.get<std::string>(), counted);
@@ -373,7 +373,7 @@ double ExampleBatches::padding() const {
     for (auto rest = std::span(sorted); !rest.empty(); rest = rest.subspan(size_t(rows_of_step()))) {
       const auto of_step = rest.first(size_t(rows_of_step()));
       const int64_t sequences = rows_of_step() * (all_->pairs ? 2 : 1);
-      all += double(sequences * padded(of_step)), full -= double(sequences);  // last tokens are no inputs
+      all += double(sequences * padded(of_step)), full -= double(sequences);  // a last token is no input
       for (const int64_t row : of_step)
         for (const auto& e : all_->rows[size_t(row)]) full += double(e->tokens.size());
     }

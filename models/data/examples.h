@@ -32,7 +32,7 @@ struct ExampleOptions {
   /// The token that ends plain texts, "<|endoftext|>". Empty: none.
   std::string end = {};
   ExampleLoss loss = ExampleLoss::completion;
-  int64_t context = 0;    ///< most inputs; longer examples are cut
+  int64_t context = 0;    ///< maximum inputs; longer examples are cut
   bool skip_bad = false;  ///< drops invalid lines
   bool pairs = false;     ///< preferences, as for dpo_loss()
 };
@@ -46,12 +46,12 @@ struct Examples {
   bool pairs = false;
   int64_t cut = 0;       ///< cut examples
   int64_t skipped = 0;   ///< lines dropped by skip_bad
-  std::string why = {};  ///< their first Error
+  std::string why = {};  ///< first Error of skipped lines
   /// Ignored keys of a first line: "'id', 'url' in chat.jsonl:1".
   std::string ignored = {};
   struct Split;
   int64_t size() const { return std::ssize(rows); }
-  /// The first int(fraction * size()) rows for training, the rest for validation. 0 < fraction <= 1.
+  /// First int(fraction * size()) rows for training, the rest for validation. 0 < fraction <= 1.
   Split split(double fraction) const;
   /// Packing::concat. An Error for pairs.
   Examples packed() const;

@@ -124,7 +124,7 @@ std::vector<std::string> detail::matching_files(const std::string& path) {
 
 std::string detail::absolute_pattern(const std::string& path) {
   if (!is_pattern(path) || path.starts_with('/')) return detail::absolute_path(path);
-  std::string folder;  // its name is no pattern
+  std::string folder;  // escaped: no pattern
   for (const char c : detail::absolute_path("."))
     folder.append(std::string_view("*?[\\").find(c) == folder.npos ? "" : "\\") += c;
   return std::filesystem::path(folder + "/" + path).lexically_normal().string();

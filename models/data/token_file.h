@@ -38,7 +38,7 @@ struct TokenView {
 /// an empty file, a wrong size or another format.
 TokenView open_token_file(const std::string& path, TokenType raw = TokenType::u16);
 
-/// The format of written files: .npy, .bin of llm.c, or .bin without a header.
+/// Format of written files: .npy, .bin of llm.c, or .bin without a header.
 enum class TokenFormat { npy, llmc, raw };
 /// Names of values.
 template <> inline constexpr EnumNames<3> kEnumNames<TokenFormat>{"format", {"npy", "llmc", "raw"}};
@@ -48,7 +48,7 @@ namespace detail {
 bool is_token_file(std::string_view path);
 /// Files that a glob(3) pattern matches, sorted; other paths unchanged. An Error if none matches.
 std::vector<std::string> matching_files(const std::string& path);
-/// The absolute path of a file or pattern.
+/// Absolute path of a file or pattern.
 std::string absolute_pattern(const std::string& path);
 /// The header for `count` ids, or an Error if the format lacks them.
 std::string token_file_header(TokenFormat, bool wide, int64_t count);

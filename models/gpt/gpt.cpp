@@ -265,7 +265,7 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head) const {
   x = with_head ? head_.forward(x, compute, o.rng, o.adapters) : x.to(compute);  // (B, T, V) or (B, T, C)
   if (one_row) x = reshape(x, {b, config_.classes});
   if (o.cache && !fixed) *o.cache = std::move(grown);
-  if (o.cache) o.lengths ? o.cache->advance(o.lengths) : o.cache->advance(t);  // no effect on one that grows
+  if (o.cache) o.lengths ? o.cache->advance(o.lengths) : o.cache->advance(t);  // no effect on a growing cache
   return x;
 }
 

@@ -16,7 +16,7 @@ namespace tg {
 /// Sizes, variants and initialisation of a Gpt.
 struct GptConfig {
   int64_t vocab_size = 256;
-  int64_t context = 64;  ///< most positions
+  int64_t context = 64;  ///< maximum number of positions
   int64_t layers = 4;
   int64_t heads = 4;
   int64_t kv_heads = 0;  ///< heads of keys, values (GQA); divides heads; 0: heads
@@ -90,7 +90,7 @@ void visit_fields(Config& c, F&& f) {
 /// Reads a configuration as config_from_json() does. Errors begin with "gpt_config".
 GptConfig gpt_config_from_json(std::string_view text, ConfigText = {});
 
-/// The model. Parameters:
+/// Model. Parameters:
 /// - wte.weight (V, C), and wpe.weight (context, C) for learned positions
 /// - h.{i}.ln_1.weight and h.{i}.ln_2.weight (C)
 /// - h.{i}.attn.qkv.weight ((heads + 2 kv_heads) HS, C), h.{i}.attn.proj.weight (C, heads HS)
@@ -110,18 +110,18 @@ class Gpt {
   /// An Error if the configuration is wrong.
   Gpt(const Params&, const GptConfig&);
 
-  /// The logits (B, T, V) of tokens (B, T), i32 or i64. An Error if T plus the cache length exceeds the context, if a
+  /// Logits (B, T, V) of tokens (B, T), i32 or i64. An Error if T plus the cache length exceeds the context, if a
   /// token is outside the vocabulary, or if options conflict. If T tokens exceed a fixed cache, the embedding or
   /// slice_update() throws before any write; on CUDA the next read throws, after the lengths advanced: clear() the
   /// cache. With classes: (B, classes), of each last token; a cache and last_only are Errors.
   Tensor forward(const Tensor& tokens, ForwardOptions o = {}) const { return run(tokens, std::move(o), true); }
-  /// The head's input: hidden states (B, T, C) after the last norm, or (B, 1, C) with last_only, in `compute` if set.
+  /// Head's input: hidden states (B, T, C) after the last norm, or (B, 1, C) with last_only, in `compute` if set.
   /// Options and Errors: forward() without classes.
   Tensor hidden(const Tensor& tokens, ForwardOptions o = {}) const { return run(tokens, std::move(o), false); }
   /// A fixed cache for `batch` sequences; `compute` as in ForwardOptions. Capacity 0 is the context, the largest.
   KvCache make_cache(int64_t batch, int64_t capacity = 0, std::optional<DType> compute = {}) const;
   const GptConfig& config() const { return config_; }
-  int64_t context() const { return config_.context; }        ///< the most positions
+  int64_t context() const { return config_.context; }        ///< maximum number of positions
   int64_t vocab_size() const { return config_.vocab_size; }  ///< token ids are below it
   Device device() const { return wte_.table.device(); }
   /// The Linear layers in the order of forward(), with the head unless tied. With RoPE, attn.qkv
@@ -129,7 +129,7 @@ class Gpt {
   std::vector<NamedLinear> linears();
 
  private:
-  // The residual stream x + branch, (B, T, C): the next norm adds.
+  // Residual stream x + branch, (B, T, C): the next norm adds.
   struct Stream {
     Tensor x, branch;  // no branch: x
   };

@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kFormat = "tapegrad-checkpoint", kVersion = "1";
 using Metadata = std::map<std::string, std::string>;
 
-// The whole file except itself.
+// Hash of the whole file except this checksum.
 std::string checksum(const StateDict& tensors, const Metadata& metadata) {
   Hash h;
   for (const auto& [key, text] : metadata)
@@ -121,7 +121,7 @@ DataIdentity DataIdentity::of(const Examples& data, std::vector<std::string> fil
 
 std::string detail::tokenizer_hash(const Tokenizer& tokenizer) {
   Hash h;
-  h.add(text_of(own_json(tokenizer.to_json())));  // other spaces than an export's
+  h.add(text_of(own_json(tokenizer.to_json())));  // normalised: an export has other spaces
   return h.hex();
 }
 void detail::check_shards(std::span<const TokenData> files, const Tokenizer* tokenizer) {

@@ -40,12 +40,12 @@ void check_shards(std::span<const TokenData> files, const Tokenizer*);
 struct Finetuning {
   /// Its folder or "". Not compared: it may move.
   std::string model;
-  std::string weights;  ///< its weights_hash() (peft.h)
+  std::string weights;  ///< weights_hash() of the base (peft.h)
   LoraConfig lora;
-  DType base = DType::f32;  ///< the frozen weights'
+  DType base = DType::f32;  ///< dtype of the frozen weights
 };
 
-/// The contents of the file: state.tensors as tensors, the rest as JSON metadata.
+/// Contents of the file: state.tensors as tensors, the rest as JSON metadata.
 struct Checkpoint {
   /// to_json() of a RunConfig or another struct with visit_fields() (models/config/config_json.h).
   std::string config;

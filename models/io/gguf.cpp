@@ -156,7 +156,7 @@ std::string steps_of(const BpeParts& p, bool merges) {
   return patterns == detail::kQwen2Pattern ? "qwen2" : "";
 }
 
-// The merge "a b" or ["a", "b"].
+// Merge "a b" or ["a", "b"].
 std::string merge_of(const Json& m, std::string_view between) {
   if (!m.is_string()) return fmt::format("{}{}{}", m[0].get<std::string>(), between, m[1].get<std::string>());
   std::string both = m.get<std::string>();
@@ -211,7 +211,7 @@ struct GgufVocabulary {
     std::vector<std::string> all;
     for (const Json& m : merges) all.push_back(merge_of(m, " "));
     to.set("tokenizer.ggml.merges", all);
-    // For llama-bpe alone, llama.cpp takes a pre-token that is a token whole.
+    // Only for llama-bpe, llama.cpp keeps a pre-token whole if it is a token.
     const bool theirs = pre == "llama-bpe";
     if (merges.empty() || parts.model.ignore_merges == theirs) return;
     Json other = json;
@@ -241,7 +241,7 @@ struct GgufVocabulary {
 
   void set_special(GgufFile& to, const GgufOptions& o) const {
     const std::string folder = o.origin ? o.origin->folder + "/" : "";
-    std::vector<Json> files;  // the first with the token counts
+    std::vector<Json> files;  // the first file with the token counts
     for (const char* name : {"generation_config.json", "config.json", "tokenizer_config.json"})
       if (const std::string path = folder + name; o.origin && detail::path_exists(path))
         files.push_back(parse_json(MappedFile(path).text(), kOp, path, 64));

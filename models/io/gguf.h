@@ -22,13 +22,13 @@ GgufType gguf_type(std::string_view name);
 
 /// Options of save_gguf().
 struct GgufOptions {
-  /// Matrices' type; norms, biases and positions are f32, q8_0 rows not divisible by 32 f16. Unset: that of the
-  /// origin's matrices, else f32.
+  /// Type of matrices. Norms, biases and positions are f32; q8_0 rows that 32 does not divide are f16. Unset: the type
+  /// of the origin's matrices, else f32.
   std::optional<GgufType> type = {};
   const Tokenizer* tokenizer = nullptr;       ///< required: ByteTokenizer or BpeTokenizer
   const HuggingFaceSource* origin = nullptr;  ///< special tokens, chat template
-  std::string chat_template = "";             ///< Jinja, replaces the origin's
-  std::vector<int64_t> eos_tokens = {};       ///< eos, eom, eot; empty: the origin's
+  std::string chat_template = "";             ///< Jinja, replaces that of the origin
+  std::vector<int64_t> eos_tokens = {};       ///< eos, eom, eot; empty: those of the origin
 };
 /// Writes a Gpt and its tokenizer, atomically. Parameters that the model lacks: zeros (biases), ones (norms). An Error
 /// for features that llama.cpp lacks and non-finite weights.

@@ -21,13 +21,13 @@ struct HuggingFaceSource {
   std::string config;                   ///< config.json
   GptConfig model;                      ///< the configuration read
   std::map<std::string, DType> dtypes;  ///< dtypes in files, by names there
-  double dropout = 0;                   ///< pretraining's, not in `model`
+  double dropout = 0;                   ///< dropout of pretraining, not in `model`
   /// Tokens that end a text: eos_token_id of generation_config.json, else of config.json.
   std::vector<int64_t> eos_tokens = {};
 };
 
 namespace detail {
-/// The text of config.json in the folder of any model.
+/// Text of config.json in the folder of any model.
 std::string model_config_text(const std::string& folder);
 /// Reads a config.json except pretraining's dropout; ignores unknown keys. Messages have `source`. An Error names key
 /// and value for an unsupported model_type, a key that would change results, or what GptConfig::validate() refuses.
@@ -39,7 +39,7 @@ std::string gpt_config_to_huggingface(const GptConfig&, DType dtype = DType::f32
 /// Reads config.json and the headers of the files. `model` is the exported configuration if the folder still matches
 /// it.
 HuggingFaceSource read_huggingface(const std::string& folder);
-/// The weights as parameters of a Gpt. An Error names the first tensor that is missing, unknown, of another shape, or
+/// Weights as parameters of a Gpt. An Error names the first tensor that is missing, unknown, of another shape, or
 /// not F32, BF16 or F16.
 TensorSource huggingface_weights(const std::string& folder, const GptConfig&);
 
@@ -51,9 +51,9 @@ void save_tokenizer(const std::string& folder, const Tokenizer&, std::optional<i
 
 /// Options of save_huggingface().
 struct HuggingfaceOptions {
-  std::optional<DType> dtype = {};    ///< f32, bf16 or f16; unset: the origin's, else f32
+  std::optional<DType> dtype = {};    ///< f32, bf16 or f16; unset: as the origin, else f32
   int64_t max_shard = 5'000'000'000;  ///< bytes of tensors per file
-  /// Keeps equal values of config.json and its tokenizer files.
+  /// The folder whose tokenizer files, and equal values of config.json, are kept.
   const HuggingFaceSource* origin = nullptr;
   /// Without origin: written as tokenizer.json with tokenizer_config.json.
   const Tokenizer* tokenizer = nullptr;
@@ -64,11 +64,11 @@ struct HuggingfaceOptions {
 /// represent.
 void save_huggingface(const std::string& folder, const GptConfig&, const Params&, const HuggingfaceOptions& = {});
 
-/// The weights of a folder: model.safetensors, or several files and model.safetensors.index.json, which maps tensors to
+/// Weights of a folder: model.safetensors, or several files and model.safetensors.index.json, which maps tensors to
 /// files.
 class Shards {
  public:
-  /// Reads headers. An Error if there are none, a file is damaged or outside the folder, or index and files disagree.
+  /// Reads headers. An Error without files, if a file is damaged or outside the folder, or if index and files disagree.
   explicit Shards(const std::string& folder);
 
   const std::string& folder() const { return folder_; }

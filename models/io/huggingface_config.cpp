@@ -36,7 +36,7 @@ std::string shown(const Json& x) {
   return text.size() > 200 ? text.substr(0, 200) + "..." : text;
 }
 
-// The keys of config.json. null counts as absent.
+// Keys of config.json. null counts as absent.
 struct Keys {
   const Json& all;
 
@@ -51,7 +51,7 @@ struct Keys {
   }
   // An Error unless the key is absent or has this value.
   void expect(const char* key, const Json& neutral, const char* way = "Pass a model without it") const {
-    const Json* x = neutral == Json(true) ? all.find(key) : find(key);  // there null is false
+    const Json* x = neutral == Json(true) ? all.find(key) : find(key);  // null counts as false, not as absent
     TG_CHECK(!x || *x == neutral, value,
              "[huggingface] '{}' is {}, which a Gpt does not compute. It must be {}, or absent. {}.", key, shown(*x),
              text_of(neutral), way);
@@ -123,7 +123,7 @@ Rope read_rope(const Json& x, const char* key, double theta) {
   k.read("rope_theta", r.theta);
   k.expect("partial_rotary_factor", 1);
   for (const auto& [name, its] : x.items())
-    if (its.is_object()) k.expect(name.c_str(), nullptr);  // some layers' rope
+    if (its.is_object()) k.expect(name.c_str(), nullptr);  // rope of some layers
   std::string kind = "default";
   if (!k.read("rope_type", kind)) k.read("type", kind);
   TG_CHECK(kind == "default" || kind == "linear" || kind == "llama3", value,
@@ -285,7 +285,7 @@ GptConfig detail::gpt_config_from_huggingface(std::string_view text, const std::
   const ModelType type = type_of(k);
   refuse_other_results(k, type);
   GptConfig c = type.family == Family::gpt2 ? read_gpt2(k) : read_llama(k, type.name);
-  int64_t window = c.context;  // caches there drop what is beyond it; masks do not
+  int64_t window = c.context;  // caches of transformers drop keys beyond it; masks do not
   if ((type.family == Family::gpt2 || type.family == Family::llama) && k.read("sliding_window", window))
     if (window < c.context) k.expect("sliding_window", nullptr);
   k.need("vocab_size", c.vocab_size);
@@ -328,7 +328,7 @@ std::string detail::gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
       {"vocab_size", c.vocab_size},
       {"tie_word_embeddings", c.tied_head},
       {"initializer_range", c.init_std},
-      {"bos_token_id", nullptr},  // present: defaults may exceed the vocabulary
+      {"bos_token_id", nullptr},  // explicit: defaults may exceed the vocabulary
       {"eos_token_id", nullptr}};
   std::map<std::string, std::string> labels;
   std::map<std::string, int64_t> ids;

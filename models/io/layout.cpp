@@ -89,7 +89,7 @@ std::vector<std::string> mismatch(const GptConfig& c) {
   return all;
 }
 
-// Adjacent pairs to halves, and back.
+// Converts adjacent pairs to halves, or back.
 Tensor exchanged(const Tensor& x, int64_t heads, bool to_halves) {
   const int64_t half = x.size(0) / heads / 2, columns = x.numel() / x.size(0);
   const int64_t a = to_halves ? half : 2;

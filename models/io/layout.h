@@ -12,7 +12,7 @@
 
 namespace tg {
 
-/// Sets of names. Mistral uses llama's.
+/// Sets of names. Mistral uses llama.
 enum class Family { none, gpt2, llama, qwen2, qwen3 };
 /// Names of families, as in config.json.
 template <> inline constexpr EnumNames<5> kEnumNames<Family>{"family", {"none", "gpt2", "llama", "qwen2", "qwen3"}};
@@ -37,7 +37,7 @@ struct TensorMapping {
   std::vector<TensorSlice> pieces;
   int64_t columns = 0;      ///< 0: one dimension
   bool transposed = false;  ///< the external one is (columns, rows)
-  /// All elements, 0 or 1, if the Gpt lacks the tensor.
+  /// Value of all elements, 0 or 1, if the Gpt lacks the tensor.
   std::optional<float> filling = {};
 
   Shape shape() const;                    ///< our shape
@@ -45,12 +45,12 @@ struct TensorMapping {
 };
 /// Programs with names of tensors.
 enum class NamingScheme { transformers, llama_cpp };
-/// The tensors of a Gpt, in order. An Error for Family::none.
+/// Tensors of a Gpt, in order. An Error for Family::none.
 std::vector<TensorMapping> layout_of(Family, const GptConfig&, NamingScheme = NamingScheme::transformers);
 /// layout_of() with all parameters of the family; those that the Gpt lacks have a `filling`.
 std::vector<TensorMapping> whole_layout_of(Family, GptConfig, NamingScheme = NamingScheme::transformers);
 
-/// Our rows from an external tensor, and back (TensorSlice::pair_heads, TensorMapping::transposed).
+/// Converts external rows to a Gpt's, and back (TensorSlice::pair_heads, TensorMapping::transposed).
 /// @{
 Tensor from_half_split(const Tensor& theirs, int64_t pair_heads, bool transposed = false);
 Tensor to_half_split(const Tensor& ours, int64_t pair_heads, bool transposed = false);
@@ -63,12 +63,12 @@ struct ExportTensor {
   std::function<Tensor(DType)> make;  ///< contiguous, CPU
   DType dtype = DType::f32;           ///< dtype for write_shards()
 };
-/// The tensors of whole_layout_of() from the parameters of a Gpt. Errors begin with `op`.
+/// Tensors of whole_layout_of() from the parameters of a Gpt. Errors begin with `op`.
 std::vector<ExportTensor> their_tensors(std::string_view op, NamingScheme, const GptConfig&, const Params&);
 bool same_bits(const Tensor&, const Tensor&);  ///< shapes, dtypes, elements, on the CPU
 /// An Error "[op] <what> is inf at (0, 1)<rest>" for the first element that is not finite. Contiguous, CPU.
 void check_finite(std::string_view op, std::string_view what, const Tensor&, std::string_view rest);
-/// The advice for weights to write.
+/// Advice of Errors about weights to write.
 inline constexpr std::string_view kBeFinite =
     "It must be finite. Write bf16 or f32, or train with a lower learning rate.";
 

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kKeys[] = {"model", "tokenizer", "train"};
 
 std::string config_path(const std::string& folder) { return folder + "/config.json"; }
-constexpr const char* kTokenizerFile = "tokenizer.json";  // long tokenizers' file
+constexpr const char* kTokenizerFile = "tokenizer.json";  // file of long tokenizers
 std::string tokenizer_path(const std::string& folder) { return fmt::format("{}/{}", folder, kTokenizerFile); }
 std::string weights_path(const std::string& folder) { return folder + "/model.safetensors"; }
 

@@ -17,7 +17,7 @@
 
 namespace tg {
 
-/// The contents of config.json.
+/// Contents of config.json.
 struct ModelFile {
   std::string config;                            ///< model configuration, JSON
   std::unique_ptr<Tokenizer> tokenizer;          ///< null if missing or unreadable
@@ -41,7 +41,7 @@ void save_model(const std::string& folder, const LoadedModel&);
 /// Reads our model, or a Gpt of Hugging Face. M is made from Params and its config() type, with visit_fields()
 /// (config_json.h). Weights become f64, f32 or bf16 (rounded). An Error names file and reason.
 template <class M = Gpt> Loaded<M> load_model(const std::string& folder, Device = {}, DType = DType::f32);
-/// The model with another head, of `classes` new outputs (GptConfig::classes), N(0, init_std^2). An Error if it has
+/// Model with another head, of `classes` new outputs (GptConfig::classes), N(0, init_std^2). An Error if it has
 /// adapters.
 LoadedModel with_new_head(LoadedModel, int64_t classes, uint64_t seed = 0);
 

@@ -22,7 +22,7 @@ using detail::PeftFile, detail::kPeftA, detail::kPeftB, detail::kPeftPrefix;
 struct Slot {
   std::string name, linear;
   nn::LoraRows rows;
-  int64_t pair_heads = 0;  // rows of B (out, r) move like the weight's
+  int64_t pair_heads = 0;  // rows of B (out, r) move like those of the weight
   bool transposed = false;
 };
 // A layout's Linear layers: matrices except tables.
@@ -161,7 +161,7 @@ class Plan {
     for (const Slot& s : slots_[l.name])
       if (f_.modules.contains(s.name)) there.push_back(&s);
     if (there.empty()) return;
-    if (!l.layer->weight) return config.targets.push_back(l.name);  // lora_targets() refuses
+    if (!l.layer->weight) return config.targets.push_back(l.name);  // lora_targets() refuses it
     const int64_t out = l.layer->weight.size(0), in = l.layer->weight.size(1);
     for (const Slot* s : there) check_shapes(*s, in);
     if (is_fused(there, out)) return add(l.name, there);

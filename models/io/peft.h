@@ -18,7 +18,7 @@ std::string weights_hash(const Params&);
 std::vector<std::string> adapter_files();
 }  // namespace detail
 
-/// A Gpt's layout_of(); empty if no family can hold it: our names.
+/// layout_of() of a Gpt; empty if no family can hold it: our names.
 std::vector<detail::TensorMapping> adapter_layout(const GptConfig&);
 
 /// Options of save_adapter().
@@ -47,11 +47,11 @@ template <class Loaded> Lora load_adapter(const std::string& folder, Loaded& m) 
   return load_adapter(folder, m.model, m.params, layout);
 }
 
-/// The base of an adapter.
+/// Base of an adapter.
 struct AdapterBase {
   std::string folder;        ///< base_model_name_or_path or ""
   std::string hash;          ///< weights_hash(), or "" in PEFT's files
-  DType dtype = DType::f32;  ///< the base weights'
+  DType dtype = DType::f32;  ///< dtype of the base weights
 };
 namespace detail {
 /// Reads it. An Error if the folder has no adapter.

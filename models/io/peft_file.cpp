@@ -121,7 +121,7 @@ std::optional<bool> names(const Json& config, const char* key, const std::string
   read_field({"adapter", key}, *x, list);
   return std::ranges::any_of(list, [&](const std::string& n) { return module == n || module.ends_with("." + n); });
 }
-// N of the first "<name>.N." after an outer name or one in `in`; -1: none.
+// Layer number N: of the first "<name>.N." after an outer name or a name in `in`; -1: none.
 int64_t layer_of(const std::string& module, const std::vector<std::string>& in) {
   std::vector<std::string> words(1);
   for (const char c : module)

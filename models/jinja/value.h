@@ -117,7 +117,7 @@ struct Run {
 };
 
 std::string type_of(const Value&);  // type name or undefined name
-// The first character's bytes and code point; an invalid byte is a character.
+// First character's bytes and code point; an invalid byte is a character.
 std::string_view first(std::string_view);
 char32_t code_of(std::string_view);
 size_t offset_of(std::string_view, int64_t point);

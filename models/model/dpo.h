@@ -7,7 +7,7 @@
 
 namespace tg {
 
-/// The mean over pairs of -log sigmoid(beta ((p_c - r_c) - (p_r - r_r))). policy and reference are (B, 2)
+/// Mean over pairs of -log sigmoid(beta ((p_c - r_c) - (p_r - r_r))). policy and reference are (B, 2)
 /// log-probabilities of the chosen and the rejected answer. Scalar.
 Tensor dpo_loss(const Tensor& policy, const Tensor& reference, double beta);
 
@@ -20,7 +20,7 @@ class DpoModel {
       .cache = true, .last_only = true, .lengths = true, .compute = true, .recompute = true, .adapters = true};
   /// An Error unless beta is finite and above 0 and a layer has an adapter: new (lora_b is 0) or with a reference.
   explicit DpoModel(Model model, double beta = 0.1);
-  /// The logits of tokens (B, T), with adapters.
+  /// Logits of tokens (B, T), with adapters.
   Tensor forward(const Tensor& tokens, const ForwardOptions& o = {}) const { return model_.forward(tokens, o); }
   /// dpo_loss(). The reference has no dropout and no gradient. An Error for inputs of another shape, or merged
   /// adapters.

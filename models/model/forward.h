@@ -23,10 +23,10 @@ struct ForwardOptions {
   /// bf16 or f32 for Linear layers, attention, activations and logits, if narrower than the parameters, which are cast.
   /// Residual stream, norms and gradients keep the parameters' dtype. Unset: all in that dtype.
   std::optional<DType> compute = {};
-  /// Blocks save only inputs and run again in backward, bit for bit. Not with a cache. RecomputeScope saves less for
-  /// less work.
+  /// Blocks save only inputs and run again in backward, bit for bit. Not with a cache. RecomputeScope saves less memory
+  /// for less work.
   bool recompute = false;
-  /// False: without LoRA's deltas except Lora::keep_reference(). An Error if merged.
+  /// False: without LoRA's deltas, or with those of Lora::keep_reference(). An Error if merged.
   bool adapters = true;
 };
 
@@ -44,7 +44,7 @@ struct NamedLinear {
   };
   std::string name;              ///< module name: "h.3.mlp.fc"
   nn::Linear* layer;             ///< valid until the model dies or moves
-  std::vector<Part> parts = {};  ///< order: row; apply_lora() takes them as modules
+  std::vector<Part> parts = {};  ///< sorted by row; apply_lora() takes them as modules
   bool whole = false;            ///< new head: apply_lora() trains it whole
 };
 
@@ -54,8 +54,8 @@ struct Linears {
   template <class M>
     requires requires(M& m) { std::vector<NamedLinear>(m.linears()); }
   Linears(M& model) : list(model.linears()) {}
-  /// Layers that match a pattern (config/suggest.h), in order; with `parts`, also layers with matching parts, which
-  /// `parts` of the results has (none: whole layer). `op` starts the Error for no patterns or one without a match; it
+  /// Layers that match a pattern (config/suggest.h), in order. With `parts`, also layers with matching parts, listed in
+  /// the result's `parts` (none: the whole layer). `op` starts the Error for no patterns or one without a match; it
   /// lists the layers.
   std::vector<NamedLinear> matching(std::string_view op, std::span<const std::string> patterns,
                                     bool parts = false) const;

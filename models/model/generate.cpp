@@ -15,7 +15,7 @@ struct Text {
   bool ended = false;
 };
 
-// The logits after each text. Texts within the context share a cache, one row each.
+// Logits after each text. Texts within the context share a cache, one row each.
 class Decoder {
  public:
   Decoder(Model model, const std::vector<Text>& texts, int64_t max_tokens, const GenerateOptions& how)
@@ -34,7 +34,7 @@ class Decoder {
     if (!rows_.empty())
       cache_ = model_.make_cache(int64_t(rows_.size()), longest + std::min(room, std::max<int64_t>(0, max_tokens - 1)));
   }
-  // Empty for ended texts.
+  // Logits of each text; empty for an ended one.
   std::vector<std::vector<float>> operator()() {
     std::vector<std::vector<float>> r(texts_.size());
     std::vector<bool> done(texts_.size());

@@ -17,14 +17,14 @@ struct SampleOptions {
   double temperature = 1;  ///< divides logits; 0: always the likeliest
   int64_t top_k = 0;       ///< k likeliest tokens; 0: all
   double top_p = 1;        ///< likeliest tokens of this probability; 1: all
-  double min_p = 0;        ///< least, relative to the likeliest; 0: all
+  double min_p = 0;        ///< minimum relative to the likeliest; 0: all
   /// Divides positive logits of earlier tokens, multiplies negative ones (Keskar et al., 2019). 1: off.
   double repetition_penalty = 1;
   double frequency_penalty = 0;  ///< subtracted per earlier occurrence
   double presence_penalty = 0;   ///< subtracted once if the token came before
   int64_t penalty_last = 64;     ///< tokens that penalties see, prompt too; 0: all
   int64_t vocabulary = 0;        ///< ids below it, for smaller tokenizers; 0: all
-  uint64_t seed = 0;             ///< generate()'s; sample() takes a generator
+  uint64_t seed = 0;             ///< used by generate(); sample() takes a generator
   void validate() const;         ///< an Error names the first wrong field
 };
 
@@ -53,13 +53,13 @@ struct GenerateOptions {
   bool use_cache = true;
   /// Replays a compiled function per token, with the cache: faster.
   bool compile = true;
-  std::vector<int64_t> stop = {};                    ///< end a text, as its last token
+  std::vector<int64_t> stop = {};                    ///< tokens that end a text, as its last
   std::function<bool(int64_t token)> on_token = {};  ///< gets each token; false ends the text
-  /// generate_batch()'s: gets prompt index and token; false ends its text.
+  /// For generate_batch(): gets prompt index and token; false ends its text.
   std::function<bool(int64_t row, int64_t token)> on_row_token = {};
-  /// Before on_token: prompt index, token, and its logits (V) before penalties, for logprobs().
+  /// Called before on_token with prompt index, token, and its logits (V) before penalties, for logprobs().
   std::function<void(int64_t row, int64_t token, std::span<const float> logits)> on_logits = {};
-  /// generate_batch()'s first prompt in a larger list: draws do not depend on the split.
+  /// Index of generate_batch()'s first prompt in a larger list: draws do not depend on the split.
   int64_t first_row = 0;
 };
 /// Continues the prompt (at least one token) by at most max_tokens; returns the new tokens. The model sees the last

@@ -13,7 +13,7 @@ T first_match(const std::vector<std::pair<std::string, T>>& patterns, const std:
   const auto at = std::ranges::find_if(patterns, [&](auto& p) { return detail::glob_matches(p.first, module); });
   return at == patterns.end() ? otherwise : at->second;
 }
-// f(name, rows) for each module: parts or the whole layer.
+// Calls f(name, rows) for each module: parts or the whole layer.
 template <class F> void for_modules(const NamedLinear& l, F f) {
   if (l.parts.empty()) f(l.name, nn::LoraRows{0, l.layer->weight.size(0)});
   for (const auto& p : l.parts) f(p.name, p.rows);

@@ -31,7 +31,7 @@ struct LoraConfig {
   std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
   std::vector<std::pair<std::string, double>> alpha_pattern = {};
 
-  nn::LoraOptions options(const std::string& module) const;  ///< one module's
+  nn::LoraOptions options(const std::string& module) const;  ///< options of one module
   bool operator==(const LoraConfig&) const = default;
 };
 

@@ -67,12 +67,12 @@ class Model {
 
   /// forward()'s logits. An Error for unsupported options.
   Tensor forward(const Tensor& inputs, const ForwardOptions& = {}) const;
-  /// The batch's scalar loss: the model's loss(), or mean cross_entropy() of logits (..., V) over targets (...) except
+  /// Batch's scalar loss: the model's loss(), or mean cross_entropy() of logits (..., V) over targets (...) except
   /// Batch::kIgnoreIndex.
   Tensor loss(const Batch&, const ForwardOptions& = {}) const;
 
   ForwardSupport support() const { return support_; }
-  int64_t context() const { return context_; }        ///< most positions; 0: unknown
+  int64_t context() const { return context_; }        ///< maximum positions; 0: unknown
   int64_t vocab_size() const { return vocab_size_; }  ///< token ids are below; 0: unknown
   /// A cache, or an Error without make_cache().
   KvCache make_cache(int64_t batch, int64_t capacity) const;

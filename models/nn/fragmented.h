@@ -7,7 +7,7 @@
 
 namespace tg::nn {
 
-/// Fragments that pass their matrices.
+/// Fragments that are multiplied by their matrices.
 enum class Selection {
   /// All, weighted, for training.
   soft,

@@ -178,7 +178,7 @@ SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions&
     q_norm = Norm(p.at("q_norm"), hs, each_head), k_norm = Norm(p.at("k_norm"), hs, each_head);
   }
   proj = linear_of(p.at("proj"), q, width, o.init_proj, o.bias, o);
-  o.fragments = {};  // may refer to ended objects
+  o.fragments = {};  // the function may refer to destroyed objects
 }
 Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();
@@ -234,7 +234,7 @@ Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
 }
 Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();
-  // One pass computes and quantizes GELU without storing it; results equal separate layers'.
+  // One pass computes and quantizes GELU without storing it; results equal those of separate layers.
   const auto is_simple = [&](const Linear& l) { return !l.adapter && !l.prepared() && l.kind == fc.kind; };
   const bool has_fused = fc.kind == LinearKind::switchback || fc.kind == LinearKind::switchback_vector_wise;
   const bool is_gelu = activation == Activation::gelu || activation == Activation::gelu_tanh;

@@ -18,9 +18,9 @@ namespace tg {
 
 class KvCache;  // models/nn/kv_cache.h
 
-/// The kinds of Norm.
+/// Kinds of Norm.
 enum class NormKind { layer_norm, rms_norm };
-/// The activations of Mlp. swiglu is gated.
+/// Activations of Mlp. swiglu is gated.
 enum class Activation { gelu, gelu_tanh, silu, swiglu, relu };
 /// Position encoding: a table of embeddings, or rotation in attention.
 enum class Positions { learned, rope };
@@ -131,7 +131,7 @@ struct LayerContext {
   int64_t layer = 0;         ///< the cache's layer
   /// Position of x's first row; a fixed cache overrides it.
   int64_t position = 0;
-  /// Dtype of Linear::forward(), attention and activations; unset: the parameters'.
+  /// Dtype of Linear::forward(), attention and activations; unset: that of the parameters.
   std::optional<DType> compute{};
   /// (B) i32 or i64: each sequence's valid rows; padding is unseen. Empty: all. Not with a cache.
   Tensor lengths = {};
@@ -146,7 +146,7 @@ struct BlockOptions {
   int64_t head_dim = 0;    ///< HS, head size; 0: width / heads
   bool qkv_bias = false;   ///< q, k, v biases, even without `bias`
   bool qk_norm = false;    ///< RMSNorm of query and key heads, before rope
-  double norm_eps = 1e-5;  ///< qk_norm's
+  double norm_eps = 1e-5;  ///< eps of qk_norm
   Positions positions = Positions::learned;
   double rope_theta = 10000;
   RopeScaling rope_scaling = {};
@@ -175,7 +175,7 @@ struct SelfAttention : Layer {
   Tensor forward(const Tensor& x, const LayerContext& = {}) const;
 };
 
-/// The feed-forward half of a block: proj(activation(fc(x))).
+/// Feed-forward half of a block: proj(activation(fc(x))).
 struct Mlp : Layer {
   Linear fc;    ///< (F, C); swiglu: (2F, C), the gate first
   Linear proj;  ///< (C, F)

@@ -17,14 +17,14 @@ struct LoraOptions {
   /// scale() is alpha / sqrt(rank) (Kalajdzievski, 2023, arXiv:2312.03732).
   bool rslora = false;
 
-  /// The factor of the delta: alpha / rank, or that of rslora.
+  /// Factor of the delta: alpha / rank, or that of rslora.
   double scale() const;
 
   /// Throws unless rank is in [1, min(in, out)], alpha is finite and above 0, and dropout is in [0, 1).
   void validate(int64_t in, int64_t out) const;
 };
 
-/// The low-rank delta alone: s dropout(x A) B, with s = LoraOptions::scale(). B starts at 0, and so do the result and
+/// Low-rank delta alone: s dropout(x A) B, with s = LoraOptions::scale(). B starts at 0, and so do the result and
 /// the gradient of A.
 struct LoraDelta : Layer {
   Tensor a;  ///< (in, r), named "lora_a"; starts at N(0, 1 / r)
@@ -50,10 +50,10 @@ struct LoraAdapter {
   /// One delta.
   struct Part {
     int64_t row = 0;  ///< first row
-    LoraDelta delta;  ///< these rows'
+    LoraDelta delta;  ///< delta of these rows
   };
-  std::vector<Part> parts;  ///< order: row
-  /// The weight without deltas while merged; else empty.
+  std::vector<Part> parts;  ///< sorted by row
+  /// Weight without deltas while merged; else empty.
   Tensor unmerged = {};
   std::shared_ptr<LoraAdapter> reference = {};  ///< frozen, for passes without `parts` (Lora::keep_reference())
   detail::OneUser user = {};                    ///< the merging user
@@ -61,7 +61,7 @@ struct LoraAdapter {
   /// base + the deltas: x (..., in), base (..., out) -> (..., out). Several deltas run as one: A concatenated, B block
   /// diagonal.
   Tensor forward(const Tensor& x, Rng* rng, const Tensor& base) const;
-  /// The weight plus all deltas, (out, in), summed in A's dtype and rounded once to the weight's.
+  /// Weight plus all deltas, (out, in), summed in A's dtype and rounded once to the weight's dtype.
   Tensor merged(const Tensor& weight) const;
 };
 
@@ -78,11 +78,11 @@ class LoraLinear {
   }
   const Linear& linear() const { return linear_; }
   int64_t row() const { return row_; }               ///< first row
-  const LoraDelta& delta() const { return delta_; }  ///< its rows' delta
+  const LoraDelta& delta() const { return delta_; }  ///< delta of these rows
   bool merged() const { return bool(linear_.adapter->unmerged); }
 
-  /// W becomes LoraAdapter::merged() for all holders; forward() is the plain layer's. The former W stays in memory. An
-  /// Error if merged.
+  /// W becomes LoraAdapter::merged() for all holders; forward() is that of the plain layer. The former W stays in
+  /// memory. An Error if merged.
   void merge();
   /// Restores W, bit for bit. Throws if it is not merged.
   void unmerge();

@@ -18,7 +18,7 @@
 namespace tg {
 
 struct Params::State {
-  std::recursive_mutex turn;  // sources may ask for parameters
+  std::recursive_mutex turn;  // recursive: a source may ask for parameters
   Device device;
   DType dtype;
   Rng rng;

@@ -29,7 +29,7 @@ struct Init {
   enum class Kind { constant, normal, truncated_normal, xavier, uniform };
   Kind kind = Kind::constant;
   double mean = 0, std = 0;
-  double bound = 0;  ///< uniform's
+  double bound = 0;  ///< uniform: U(-bound, bound)
   /// xavier: rows of each stacked matrix; empty: one.
   Dims row_splits = {};
 
@@ -80,7 +80,7 @@ class Params {
   /// b(p.at("l").shared(), 2, 3) share one weight.
   Params shared() const;
 
-  /// The parameter path() + "." + name, labelled so, requiring a gradient. It comes from the loaded tensors if any,
+  /// Parameter path() + "." + name, labelled so, requiring a gradient. It comes from the loaded tensors if any,
   /// else from `init`, with a generator of seed and name. Throws if it was not loaded, or exists already; under
   /// shared() only if it exists with another shape.
   Tensor get(std::string_view name, const Shape&, const Init&) const;
@@ -95,7 +95,7 @@ class Params {
   void check_all_used() const;
 
   std::vector<Parameter> all() const;        ///< order of the layers' requests
-  std::vector<Parameter> trainable() const;  ///< those that require a gradient now
+  std::vector<Parameter> trainable() const;  ///< parameters that require a gradient now
   int64_t numel() const;                     ///< elements of all parameters
   /// Current values by name; later steps leave them. Split weights are whole, on the host.
   StateDict state() const;
@@ -103,8 +103,8 @@ class Params {
   /// unknown or of another shape.
   void assign(const StateDict&) const;
 
-  /// Makes an f32 weight bf16 by split_weight(): models must read it in bf16, and AdamW updates it. False if it is none
-  /// of these, or frozen.
+  /// Makes an f32 weight bf16 by split_weight(): models must read it in bf16, and AdamW updates it. False if it is no
+  /// parameter of these, or frozen.
   bool split(const Tensor& weight) const;
   /// Removes a parameter that the model no longer needs; its last holder frees the memory. state() then throws, because
   /// its file could not be loaded. Throws if the parameter is not listed.

@@ -6,7 +6,7 @@
 
 namespace tg {
 
-/// The settings of an AdamW.
+/// Settings of an AdamW.
 struct AdamWConfig {
   double lr = 3e-4;
   double beta1 = 0.9, beta2 = 0.999;
@@ -54,7 +54,7 @@ class AdamWMoments {
 
  private:
   AdamWOptions options_;
-  std::vector<Tensor> m_, v_;  // index: entry
+  std::vector<Tensor> m_, v_;  // indexed by entry
   std::vector<AdamWOverrides> own_;
 };
 }  // namespace detail

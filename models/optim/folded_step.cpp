@@ -45,7 +45,7 @@ bool is_sum_of_products(const Node& n) {
   if (is<op::IndexSelectGrad>(n)) return n.in.size() == 3 && is_product(n.in[2]);
   return is<op::Binary<op::Add>>(n) && std::ranges::any_of(n.in, is_product);
 }
-// The sum of squares of a^T b, in f64.
+// Sum of squares of a^T b, in f64.
 Tensor square_sum(const GradientProduct& p) {
   const auto gram = [](const Tensor& t) {
     const Tensor x = t.to(DType::f64);
@@ -59,7 +59,7 @@ struct Folded {
   Tensor w;
   GradientProduct grad;
 };
-// Empty: store the gradient.
+// Product that the step computes; empty: store the gradient.
 std::optional<GradientProduct> folded_product(const std::string& name, const Tensor& grad, DType dtype,
                                               const FoldedStepOptions& o) {
   const Node* const made = maker_of(grad);

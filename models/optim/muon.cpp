@@ -17,7 +17,7 @@
 namespace tg {
 namespace {
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
-constexpr double kLeastNorm = 1e-7;  // keeps zeros
+constexpr double kLeastNorm = 1e-7;  // zeros stay zeros
 constexpr int64_t kMostIterations = 100;
 
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
@@ -148,7 +148,7 @@ void Muon::update(const Step& s) {
     if (at_once) eval({momentum.back(), updates.back()});
   }
   if (!rest.which.empty()) adamw_.step(rest, clock());
-  if (s.which.empty()) {  // other ranks own all: an empty update counts
+  if (s.which.empty()) {  // other ranks own all: an empty update counts the step
     const Tensor& w = entries()[0].w;
     const Tensor none = zeros({0}, w.dtype(), w.device());
     const int64_t first = 0;

@@ -6,15 +6,15 @@
 
 namespace tg {
 
-/// The factor of the orthogonal update, next to the learning rate.
+/// Factor of the orthogonal update, next to the learning rate.
 enum class MuonScale {
   original,  ///< sqrt(max(1, rows / columns)), as in the first publication
   /// 0.2 sqrt(max(rows, columns)): sized like AdamW's updates, so its rates fit (Liu et al., 2025).
   rms
 };
-/// The settings of a Muon.
+/// Settings of a Muon.
 struct MuonConfig {
-  double lr = 0.02;  ///< matrices' rate
+  double lr = 0.02;  ///< learning rate of matrices
   double momentum = 0.95;
   bool nesterov = true;     ///< the update looks one step ahead
   double weight_decay = 0;  ///< matrices: w *= 1 - lr weight_decay
@@ -32,7 +32,7 @@ struct MuonConfig {
 };
 
 /// An Optimizer with a buffer per matrix, "<name>.momentum" in its state(), and AdamW's "<name>.m" and "<name>.v" for
-/// the others. With gradient g and buffer b a step is torch.optim.Muon's:
+/// the others. With gradient g and buffer b a step is that of torch.optim.Muon:
 /// @verbatim
 /// b = momentum b + (1 - momentum) g;  u = nesterov ? momentum b + (1 - momentum) g : b
 /// w = w (1 - lr weight_decay) - lr scale orthogonalize(u)
@@ -45,19 +45,19 @@ class Muon : public Optimizer {
   explicit Muon(std::vector<Parameter>, MuonConfig = {}, std::vector<ParameterGroup> = {},
                 const std::shared_ptr<Communicator>& = nullptr);
   const MuonConfig& config() const { return config_; }
-  std::vector<std::string> matrices() const;  ///< parameters except AdamW's
+  std::vector<std::string> matrices() const;  ///< parameters that AdamW does not update
 
  private:
   struct Matrix {
-    Tensor momentum;  // empty: another rank's
-    Dims rows;        // rows of parts; empty: AdamW's
+    Tensor momentum;  // empty if another rank owns it
+    Dims rows;        // rows of parts; empty: AdamW updates it
     SgdOverrides own;
   };
   void update(const Step&) override;
   Tensor direction(const Matrix&, const Tensor& ahead) const;
   MuonConfig config_;
   detail::AdamWMoments adamw_;
-  std::vector<Matrix> matrices_;  // index: entry
+  std::vector<Matrix> matrices_;  // indexed by entry
 };
 
 namespace detail {

@@ -19,7 +19,7 @@
 
 namespace tg {
 
-/// Overrides for parameters by name. Unset fields: the optimiser's.
+/// Overrides for parameters by name. Unset fields: values of the optimiser.
 struct ParameterGroup {
   std::string pattern;  ///< glob_matches() of names: "*.bias", "h.0.*", "wte.weight"
   /// A factor of the optimiser's learning rate, also after set_lr().
@@ -48,7 +48,7 @@ struct StepOptions {
 };
 
 namespace detail {
-// A step of some entries; a norm clips.
+// A step of some entries, clipped if there is a norm.
 struct OptimizerStep {
   std::vector<size_t> which = {};
   std::vector<Tensor> w = {}, low = {}, grads = {};
@@ -85,10 +85,10 @@ class Optimizer {
   int64_t steps() const;
   std::string_view name() const { return op_; }  ///< "adamw", "sgd" or "muon"
 
-  /// The state for checkpoints: "<name>.<what>" per tensor, in the parameter's shape. Sharded: rank 0 gets whole
+  /// State for checkpoints: "<name>.<what>" per tensor, in the parameter's shape. Sharded: rank 0 gets whole
   /// tensors on the host.
   StateDict state() const;
-  /// The layouts of state(), by name.
+  /// Layouts of state(), by name.
   std::map<std::string, Layout> state_layouts() const;
   /// Restores a state() of `steps` steps of any number of ranks; each rank passes all. Other floating dtypes round to
   /// nearest. All or nothing: an Error names the first tensor that is missing, unknown or of another shape.
@@ -132,7 +132,7 @@ class Optimizer {
  private:
   struct State {
     size_t entry;
-    Tensor t;  // empty if another rank's
+    Tensor t;  // empty if another rank owns it
     DType dtype;
   };
   std::string op_;

@@ -97,7 +97,7 @@ Tensor Partition::norm(const GradMap& sums) const {
 void Partition::gather_parameters() const {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     std::vector<Tensor> w, low;
-    ShardOffsets cuts(cuts_[b].size());  // low bits' cuts
+    ShardOffsets cuts(cuts_[b].size());  // cuts of low bits
     for (size_t i = buckets_[b].first; i < buckets_[b].last; ++i) {
       w.push_back(parameters_[i].tensor);
       if (!parameters_[i].low) continue;

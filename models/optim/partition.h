@@ -30,7 +30,7 @@ class Partition {
   /// whole[i]: one rank owns parameter i (Muon's matrices).
   Partition(std::vector<Parameter>, std::vector<bool> whole, std::shared_ptr<Communicator>);
 
-  /// The shard of parameter i on `rank`; default: this rank.
+  /// Shard of parameter i on `rank`; default: this rank.
   /// @{
   Shard part(size_t i, int rank) const;
   Shard part(size_t i) const { return part(i, comm_->rank()); }
@@ -39,7 +39,7 @@ class Partition {
 
   /// Starts the reduce-scatter of a bucket: (n) sums for this rank's n elements of each parameter; n may be 0.
   PendingSums start_reduce(size_t bucket, Inputs grads) const;
-  /// The gradients' norm: bits of global_norm() of the sums.
+  /// Gradients' norm, with the bits of global_norm() of the sums.
   Tensor norm(const GradMap& sums) const;
   /// All ranks receive updated elements.
   void gather_parameters() const;
@@ -51,13 +51,13 @@ class Partition {
   std::vector<bool> whole_;
   std::shared_ptr<Communicator> comm_;
   std::vector<GradientBucket> buckets_;
-  std::vector<ShardOffsets> cuts_;  // index: bucket
-  std::vector<size_t> bucket_of_;   // index: parameter
+  std::vector<ShardOffsets> cuts_;  // indexed by bucket
+  std::vector<size_t> bucket_of_;   // indexed by parameter
   std::vector<int64_t> begin_;      // parameters' offsets in their bucket
   struct Segments {
     int64_t before, mine, after;  // elements on lower ranks, this one, higher ones
   };
-  std::vector<Segments> segments_;  // index: bucket
+  std::vector<Segments> segments_;  // indexed by bucket
 };
 
 }  // namespace tg

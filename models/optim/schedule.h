@@ -8,7 +8,7 @@
 
 namespace tg {
 
-/// The shape after the warm-up.
+/// Shape after the warm-up.
 enum class ScheduleKind { constant, cosine };
 /// Names of shapes.
 template <> inline constexpr EnumNames<2> kEnumNames<ScheduleKind>{"schedule", {"constant", "cosine"}};
@@ -21,7 +21,7 @@ struct Schedule {
   int64_t warmup = 0;  ///< steps before lr
   int64_t total = 0;   ///< cosine: step of min_lr
 
-  /// The rate of a step, counted from 0. Warm-up: lr (step + 1) / (warmup + 1). Then constant: lr; cosine: min_lr + (lr
+  /// Rate of a step, counted from 0. Warm-up: lr (step + 1) / (warmup + 1). Then constant: lr; cosine: min_lr + (lr
   /// - min_lr) (1 + cos(pi (step - warmup) / (total - warmup))) / 2, and min_lr from step `total` on.
   double at(int64_t step) const;
   /// An Error names the first wrong field: rates are finite and at least 0, warmup is at least 0; cosine needs min_lr

@@ -6,11 +6,11 @@
 
 namespace tg {
 
-/// The settings of an Sgd.
+/// Settings of an Sgd.
 struct SgdConfig {
   double lr = 1e-2;
   double momentum = 0;  ///< kept buffer fraction, [0, 1); 0: no buffers
-  /// Fraction of a gradient kept out of the buffer, except for the first; in [0, 1).
+  /// Fraction of a gradient that the buffer omits after the first step; in [0, 1).
   double dampening = 0;
   /// Added to the gradient, for parameters with two or more dimensions.
   double weight_decay = 0;
@@ -36,7 +36,7 @@ class Sgd : public Optimizer {
  private:
   void update(const Step&) override;
   SgdConfig config_;
-  std::vector<Tensor> buffers_;  // index: entry; empty without momentum
+  std::vector<Tensor> buffers_;  // indexed by entry; empty without momentum
   std::vector<SgdOverrides> own_;
 };
 

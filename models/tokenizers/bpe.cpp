@@ -17,7 +17,7 @@ namespace {
 class Encoder {
  public:
   Encoder(const detail::BpeParts& parts, const Tokenizer::Take& take) : parts_(parts), take_(take) {}
-  int32_t last() const { return last_; }  // id, or -1: a text
+  int32_t last() const { return last_; }  // id; -1: a text
   void add(std::span<const int32_t> ids) {
     if (ids.empty()) return;
     last_ = ids.back();
@@ -51,7 +51,7 @@ class Encoder {
       try {
         for (size_t k = 1; k < threads; ++k) others.emplace_back([&, k] { work(*memories_[k]); });
       } catch (const std::system_error&) {
-        // Without more threads the existing ones do all.
+        // If no thread can start, the existing ones do all the work.
       }
       work(*memories_[0]);
     }
@@ -73,7 +73,7 @@ class Encoder {
  private:
   static constexpr size_t kPart = 1 << 16, kParts = 64;  // bytes, and parts per run()
   struct Part {
-    std::string_view text{};  // "": it has ids
+    std::string_view text{};  // empty: the entry has ids
     bool begins = false;
     std::vector<int32_t> ids{};
     std::exception_ptr error{};

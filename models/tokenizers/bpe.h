@@ -26,11 +26,11 @@ class BpeTokenizer final : public Tokenizer {
   /// Reads tiktoken ranks: a base64 token and its rank per line. `pattern` is "gpt2", "llama3" or "qwen2".
   static BpeTokenizer from_ranks(std::string_view ranks, std::string_view pattern, const std::string& source);
 
-  /// Encodes large texts on num_threads() threads, with equal ids; calls `take` on the caller's.
+  /// Encodes large texts on num_threads() threads, with equal ids; calls `take` on the calling thread.
   using Tokenizer::encode;
   void encode(std::string_view text, EncodeOptions, const Take& take) const override;
   void encode_documents(std::span<const std::string_view> documents, EncodeOptions, const Take& take) const override;
-  /// The special token `<|endoftext|>`, else `<|end_of_text|>`, else `</s>`.
+  /// Special token `<|endoftext|>`, else `<|end_of_text|>`, else `</s>`.
   int64_t end_of_text() const override;
   std::vector<SpecialSpan> specials(std::string_view) const override;
   std::string decode_next(int64_t id, bool& begins) const override;
@@ -39,7 +39,7 @@ class BpeTokenizer final : public Tokenizer {
   int64_t plain_vocab_size() const;
   /// A tokenizer.json.
   std::string to_json() const override;
-  /// The id of a token as spelled in files, or -1.
+  /// Id of a token as spelled in files, or -1.
   int64_t id_of(std::string_view token) const;
 
  private:

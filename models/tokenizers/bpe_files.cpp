@@ -117,7 +117,7 @@ Json object_in(const std::string& folder, const char* name) {
   return json;
 }
 
-// Python's truth.
+// Python's truth value.
 bool is_on(const Json& x) { return !x.is_blank() && x != Json(false) && x != Json(0); }
 
 // A text or an object with "content".
@@ -140,7 +140,7 @@ template <class F> void each_special(const Json& config, F f) {
       f(t);  // a list has no text
   }
 }
-// Tokens without an id get the vocabulary's, or the next one.
+// Tokens without an id get that of the vocabulary, or the next one.
 void number_tokens(std::vector<Json>& tokens, const Json& tokenizer) {
   std::map<std::string, Json*> open;
   for (Json& t : tokens)
@@ -161,7 +161,7 @@ void number_tokens(std::vector<Json>& tokens, const Json& tokenizer) {
     if (t["id"].is_null()) t["id"] = next++;
 }
 
-// Adds tokens of other files to tokenizer.json, like transformers. Whether there were any.
+// Adds tokens of other files to tokenizer.json, like transformers. Returns whether there were any.
 bool add_tokens(const std::string& folder, const Json& config, const Json& added, Json& tokenizer) {
   std::set<std::string> known, special;
   std::vector<Json> tokens;
@@ -212,7 +212,7 @@ Json steps_of(bool qwen, bool prefixed) {
   if (!qwen) return bytes;
   return {{"type", "Sequence"}, {"pretokenizers", Json::array({detail::split_json(kQwen2Pattern), bytes})}};
 }
-// Follows a class's add_prefix_space in place of tokenizer.json. Whether it differed.
+// Applies a class's add_prefix_space instead of that in tokenizer.json. Returns whether they differed.
 bool follow_prefix(const std::string& folder, const Json& config, Json& tokenizer) {
   const std::string type = class_of(folder, config);
   const std::string steps = text_of(tokenizer.member("pre_tokenizer")) + text_of(tokenizer.member("normalizer"));
@@ -279,7 +279,7 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
     TG_CHECK(bytes.size() <= kLongest, value,
              "[tokenizer] {}: the token of rank {} has {} bytes, and may have {}. Take another tokenizer.", source,
              rank, bytes.size(), kLongest);
-    // tiktoken ranks the merged token: every split in two is a rule.
+    // tiktoken ranks merged tokens: every split in two is a merge rule.
     for (size_t cut = 1; cut < bytes.size(); ++cut) {
       const std::string_view left = std::string_view(bytes).substr(0, cut), right = std::string_view(bytes).substr(cut);
       if (!known.contains(left) || !known.contains(right)) continue;
@@ -294,7 +294,7 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
   return from_json(text_of(byte_level_json(Json(ids), std::move(merges), splits, true)), source);
 }
 
-// The right path instead of another tokenizer file.
+// Advice: the right path, if this is another tokenizer file.
 static std::string way_out_of(const std::string& path) {
   std::string folder = std::filesystem::path(path).parent_path().string();
   if (folder.empty()) folder = ".";

@@ -56,7 +56,7 @@ class Field {
       fail(fmt::format("is {}, and ids are whole numbers from 0 to {}", text_of(*value_), kMost - 1));
     return int32_t(id);
   }
-  // Its index in `known`.
+  // Index of the value in `known`.
   size_t one_of(std::initializer_list<std::string_view> known) const {
     const std::string name = text();
     const auto found = std::ranges::find(known, name);
@@ -67,7 +67,7 @@ class Field {
   [[noreturn]] void unknown(const std::string& type) const {
     fail(fmt::format("has the type \"{}\", which is not known", type));
   }
-  // f() for this step, or each of a Sequence's `list`.
+  // Calls f() for this step, or for each of a Sequence's `list`.
   template <class F> void each(std::string_view list, F f) const {
     size_t count = 0;
     each(list, f, count);
@@ -75,7 +75,7 @@ class Field {
 
  private:
   template <class F> void each(std::string_view list, F f, size_t& count) const {
-    // Each reads all text; published tokenizers have <= 10.
+    // Each step reads all text; published tokenizers have <= 10.
     constexpr size_t kMost = 64;
     if (is_null()) return;
     if (type() != "Sequence") {
@@ -345,7 +345,7 @@ BpeParts read_bpe(const Json& json, const std::string& source) {
   const Field root(json, "", source);
   BpeParts parts;
   std::vector<bool> taken;
-  // "truncation" and "padding": of batches, set per call.
+  // "truncation" and "padding" of batches are ignored: callers set them.
   read_normalizer(root["normalizer"], parts);
   read_cuts(root["pre_tokenizer"], parts);
   read_model(root["model"], parts, taken);

@@ -134,7 +134,7 @@ size_t PreTokenTable::slot_of(const PreTokenKey& key) const {
 bool PreTokenTable::find(const PreTokenKey& key, std::vector<int32_t>& to) const {
   const Slot& s = slots_[slot_of(key)];
   if (s.bytes == 0) return false;
-  if (s.id < kMany) {  // most pre-tokens
+  if (s.id < kMany) {  // most pre-tokens are one token
     to.push_back(int32_t(s.id));
   } else {
     const auto list = ids_.begin() + (s.id - kMany);
@@ -215,7 +215,7 @@ void BpeModel::look_at_bytes() {
 void BpeModel::add(std::string_view text, int32_t id, Joiner& joiner) {
   if (text.empty()) return;
   for (size_t i = 1; i < text.size(); ++i) within_[size_t(uint8_t(text[i - 1])) << 8 | uint8_t(text[i])] = true;
-  // Merged byte tokens are other text than their names: no safe split.
+  // Merged byte tokens have other text than their names: no split is safe.
   if (!byte_level && text.size() != 6 && text.find("<0x") != text.npos) within_.assign(within_.size(), true);
   const bool is_character = !byte_level && first_of(text).length == text.size();
   if (!ignore_merges && !is_character) {

@@ -29,7 +29,7 @@ class MergeTable {
   size_t slot_of(uint64_t pair) const;
   std::vector<uint64_t> filter_;  // Bloom filter, 4 bits per slot; most pairs miss
   std::vector<uint64_t> slots_;   // left, right, rank
-  std::vector<int32_t> ids_;      // index: rank
+  std::vector<int32_t> ids_;      // indexed by rank
   int shift_;
 };
 
@@ -56,7 +56,7 @@ class PreTokenTable {
   struct Slot {
     uint64_t first = 0, second = 0;  // key; long ones: offset in texts_
     uint32_t bytes = 0;              // 0: the slot is free
-    // Or kMany plus an offset in ids_: count, ids.
+    // The id, or kMany plus the offset in ids_ of a count and ids.
     uint32_t id = 0;
   };
   static constexpr uint32_t kMany = 1u << 31;

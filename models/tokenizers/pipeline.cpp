@@ -175,7 +175,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
     shorter_.push_back(shorter);
   }
 }
-// Only the last token not after the text, or its prefixes, can match.
+// Only the last token that does not sort after the text, or a prefix of it, can match.
 const AddedToken* AddedTokens::at(std::string_view text) const {
   const Group& group = by_first_byte_[uint8_t(text[0])];
   if (!text.starts_with(group.prefix)) return nullptr;

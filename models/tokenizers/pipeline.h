@@ -59,7 +59,7 @@ struct AddedToken {
   int32_t id = 0;
   bool special = false, left_strip = false, right_strip = false, single_word = false, normalized = false;
 };
-// Added tokens: leftmost, then longest.
+// Finds added tokens: leftmost, then longest.
 class AddedTokens {
  public:
   AddedTokens() = default;
@@ -69,13 +69,13 @@ class AddedTokens {
   void find(std::string_view text, bool parse_special, const Take&) const;
 
  private:
-  const AddedToken* at(std::string_view text) const;  // longest first
-  struct Group {                                      // same first byte
+  const AddedToken* at(std::string_view text) const;  // longest token at the front of the text
+  struct Group {                                      // tokens with one first byte
     std::string prefix{};                             // common prefix
     uint32_t begin = 0, end = 0;                      // range of tokens_
   };
-  std::vector<AddedToken> tokens_;  // order: content
-  // The longest proper prefix token of each, or -1.
+  std::vector<AddedToken> tokens_;  // sorted by content
+  // Longest proper prefix token of each, or -1.
   std::vector<int32_t> shorter_;
   std::array<Group, 256> by_first_byte_;
   std::array<bool, 256> begins_one_{};

@@ -152,7 +152,7 @@ class RegexReader {
   size_t at_ = 0;
   std::string to_;
   std::vector<size_t> origins_;                   // pattern offsets of to_'s bytes
-  std::vector<std::pair<bool, char>> groups_{1};  // fold, before_
+  std::vector<std::pair<bool, char>> groups_{1};  // open groups: whether each folds case; before_
   bool in_class_ = false, after_atom_ = false;
   char before_ = 0;  // character before this part
 };
@@ -248,7 +248,7 @@ size_t Regex::split(std::string_view text, const Take& take, size_t stop) const 
     const size_t origin = std::exchange(at, end);
     if (result == PCRE2_ERROR_NOMATCH) continue;
     std::array<size_t, 2 * kTogether + 2> offsets;
-    std::copy_n(found, 2 * result, offsets.begin());  // take() may split
+    std::copy_n(found, 2 * result, offsets.begin());  // take() may call split()
     for (int group = result > 1; group < result && begin < stop; ++group) {
       pass(origin + offsets[size_t(2 * group)], false);
       at = origin + offsets[size_t(2 * group) + 1];

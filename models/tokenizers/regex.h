@@ -33,7 +33,7 @@ class Regex {
   Program compiled(const std::string& pcre, uint32_t options, const class RegexReader&) const;
   static int match(const Program&, std::string_view text, uint32_t options);
   std::string text_;
-  Program one_, several_;  // one match; adjacent ones, a group each
+  Program one_, several_;  // one match; adjacent matches, a group each
 };
 
 }  // namespace tg::detail

@@ -158,7 +158,7 @@ void CharTokenizer::encode(std::string_view text, EncodeOptions, const Take& tak
 KnownText CharTokenizer::known(std::string_view text) const {
   constexpr size_t kNamed = 5;
   KnownText known;
-  std::vector<char32_t> unknown;  // one more than named
+  std::vector<char32_t> unknown;  // one more than a message names
   for_each_character(text, [&](char32_t code, std::string_view character, size_t) {
     ++known.characters;
     if (id_of(code) >= 0) {

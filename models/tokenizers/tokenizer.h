@@ -16,8 +16,8 @@ namespace tg {
 /// The part of a text that a tokenizer can encode.
 struct KnownText {
   std::string text;        ///< text without unknown characters
-  int64_t characters = 0;  ///< the whole text's
-  int64_t skipped = 0;     ///< unknown ones
+  int64_t characters = 0;  ///< characters of the whole text
+  int64_t skipped = 0;     ///< unknown characters
   std::string first;       ///< first distinct ones: "'#' U+0023, U+000D"
 };
 
@@ -33,7 +33,7 @@ struct SpecialSpan {
   size_t begin, at, end;
 };
 
-/// The interface of tokenizers.
+/// Interface of tokenizers.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -45,19 +45,19 @@ class Tokenizer {
   virtual void encode(std::string_view text, EncodeOptions, const Take& take) const = 0;
   /// Passes the ids of documents in order, each with end_of_text() if any.
   virtual void encode_documents(std::span<const std::string_view> documents, EncodeOptions, const Take& take) const;
-  /// The special token that separates documents, or -1: none.
+  /// Special token that separates documents, or -1: none.
   virtual int64_t end_of_text() const { return -1; }
-  /// The special tokens in a text, in order.
+  /// Special tokens in a text, in order.
   virtual std::vector<SpecialSpan> specials(std::string_view) const { return {}; }
-  /// The first spelling of a special token in a text, or "".
+  /// First spelling of a special token in a text, or "".
   std::string special_in(std::string_view text) const;
   /// Drops characters that encode() refuses. Default: none, counting bytes. An Error if nothing remains.
   virtual KnownText known(std::string_view text) const;
   /// An Error for an id outside the vocabulary.
   std::string decode(std::span<const int64_t> ids) const;
-  /// The next id's text, maybe of partial characters. `begins`: no earlier text; text clears it.
+  /// Next id's text, maybe of partial characters. `begins`: no earlier text; text clears it.
   virtual std::string decode_next(int64_t id, bool& begins) const = 0;
-  /// The number of ids.
+  /// Number of ids.
   virtual int64_t vocab_size() const = 0;
   /// A JSON object whose "type" names the tokenizer, for from_json().
   virtual std::string to_json() const = 0;
@@ -74,9 +74,9 @@ class TextStream {
  public:
   /// `begins`: starts a text, not after a prompt.
   explicit TextStream(const Tokenizer& tokenizer, bool begins = false) : tokenizer_(&tokenizer), begins_(begins) {}
-  /// The characters that the id completes; keeps unfinished bytes.
+  /// Characters that the id completes; keeps unfinished bytes.
   std::string add(int64_t id);
-  /// The kept bytes.
+  /// Kept bytes.
   std::string end();
 
  private:
@@ -91,11 +91,11 @@ class StopStrings {
  public:
   /// An Error for an empty stop.
   explicit StopStrings(std::vector<std::string> stops);
-  /// Text outside of stops; none follows a stop.
+  /// Returns text outside of stops; none after a stop.
   std::string add(std::string_view pre_token);
   /// Held text, at the end.
   std::string end();
-  /// A stop has ended the text.
+  /// Whether a stop has ended the text.
   bool found() const { return found_; }
 
  private:
@@ -125,7 +125,7 @@ class ByteTokenizer final : public Tokenizer {
 /// Unicode code points as tokens, ids in their order.
 class CharTokenizer final : public Tokenizer {
  public:
-  /// The characters of a text. An Error if empty or not UTF-8, with the offset.
+  /// Characters of a text. An Error if empty or not UTF-8, with the offset.
   static CharTokenizer from_text(std::string_view text);
 
   using Tokenizer::encode;

@@ -10,7 +10,7 @@ struct Utf8 {
   char32_t code = 0;
   size_t length = 0;  // 0: invalid bytes
 };
-// The first character of a nonempty text; no overlong forms or surrogates, at most U+10FFFF (The Unicode Standard,
+// First character of a nonempty text; no overlong forms or surrogates, at most U+10FFFF (The Unicode Standard,
 // table 3-7).
 inline Utf8 first_of(std::string_view text) {
   const auto byte = [&](size_t i) { return uint32_t(uint8_t(text[i])); };
@@ -29,7 +29,7 @@ inline Utf8 first_of(std::string_view text) {
   return {code, length};
 }
 
-// The last character's or invalid byte's offset in a nonempty text.
+// Last character's or invalid byte's offset in a nonempty text.
 size_t last_at(std::string_view text);
 void append_utf8(std::string& to, char32_t code);
 

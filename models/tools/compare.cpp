@@ -51,7 +51,7 @@ struct Place {
 };
 using See = std::function<void(Place, const Tensor&)>;
 
-// One step on one side. `see` gets its tensors in order; if observed, all ops'.
+// One step on one side. `see` gets its tensors in order; if observed, those of all ops.
 void run_step(const MakeModel& make_model, const StateDict& weights, const Batch& batch, const Side& side,
               const CompareOptions& o, bool observed, const See& see) {
   const Threads threads(side.threads);
@@ -93,7 +93,7 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
     const GradMap grads = backward(loss, {.create_graph = false}, std::source_location());
     watch.reset();
     for (const Parameter& p : params.trainable())
-      if (const Tensor g = grads[p.tensor])  // the optimiser names missing ones
+      if (const Tensor g = grads[p.tensor])  // the optimiser names missing gradients
         add({Stage::gradients, p.name, parameter_group(p.name)}, g);
     if (const Tensor norm = optimizer.step(grads, {.clip_norm = o.clip_norm}))
       add({Stage::gradients, "norm of all gradients", ""}, norm);
@@ -177,16 +177,16 @@ class Ledger {
  private:
   struct Occurrences {  // a name in a stage
     std::vector<size_t> entries;
-    size_t others = 0;  // the other side's
+    size_t others = 0;  // count on the other side
   };
   struct Entry {
     Place place;
-    size_t occurrence;  // first: 1
+    size_t occurrence;  // counted from 1
     Shape shape;
     Tensor reference;
     Difference difference;
   };
-  // The denominator of an error: the largest element of the tensor, or of its group if that is rounding.
+  // Denominator of an error: the largest element of the tensor, or of its group if that is rounding.
   double scale(const Place& p, double own) const {
     if (p.stage == Stage::update || p.group.empty()) return own;
     const double most = largest_.at({p.stage, p.group});
@@ -217,7 +217,7 @@ class Ledger {
     return d;
   }
 
-  double own_, tolerance_;  // the reference's; both sides'
+  double own_, tolerance_;  // reference scale; tolerance of both sides
   AdamWConfig optimizer_;
   std::vector<Entry> entries_;
   std::map<std::pair<Stage, std::string>, Occurrences> occurrences_;

@@ -13,7 +13,7 @@
 
 namespace tg {
 
-/// The device, dtypes and mode of a step.
+/// Device, dtypes and mode of a step.
 struct Side {
   Device device = {};
   DType weights = DType::f32;  ///< f32 or f64
@@ -30,7 +30,7 @@ struct Side {
 /// Side::parse()'s text.
 std::string to_string(const Side&);
 
-/// The stages of a step, in the order of execution.
+/// Stages of a step, in the order of execution.
 enum class Stage { weights, forward, backward, gradients, update };
 /// Names of stages.
 template <>
@@ -54,12 +54,12 @@ struct Compared {
   bool within() const { return error <= tolerance; }
 };
 
-/// The result of compare().
+/// Result of compare().
 struct Comparison {
   Side reference, other;
   std::vector<Compared> tensors = {};      ///< execution order
   std::vector<std::string> unpaired = {};  ///< ops of unequal count, such as casts to bf16
-  /// The first tensor out of tolerance; null if there is none.
+  /// First tensor out of tolerance; null if there is none.
   const Compared* first_apart() const;
   bool within() const { return !first_apart(); }
 };

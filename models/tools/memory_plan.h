@@ -17,7 +17,7 @@ namespace tg {
 struct MemoryPlan {
   int64_t parameters = 0;   ///< count, adapters included
   int64_t weights = 0;      ///< bytes of all parameters
-  int64_t gradients = 0;    ///< trained ones, when backward ends
+  int64_t gradients = 0;    ///< bytes of trained gradients when backward ends
   int64_t moments = 0;      ///< moments, buffers of the optimiser
   int64_t activations = 0;  ///< kept for backward, with logits
   /// The peak until a step's end: StepRecord::peak_bytes if alone in memory.
@@ -26,7 +26,7 @@ struct MemoryPlan {
   int64_t gradients_at_peak = 0;
 };
 
-/// The memory of Trainer's step, in config.accumulate micro-batches of the size of batch(). forward() must not read
+/// Memory of Trainer's step, in config.accumulate micro-batches of the size of batch(). forward() must not read
 /// values. With `adapters` only those are trained. `weights`: the parameters' dtype. With several ranks
 /// (Communicator::fake() suffices): each rank's plan, with gradients and sums; `gradients` counts the sums. Errors: a
 /// wrong field, a missing device, large sizes.
@@ -45,7 +45,7 @@ struct Variant {
 };
 
 namespace detail {
-/// The text "13.63 GB"; 1 GB is 10^9 bytes.
+/// Text "13.63 GB"; 1 GB is 10^9 bytes.
 std::string readable_bytes(int64_t);
 /// "These would fit: --recompute block (7.893 GB), --batch 32 (21.34 GB).": the first of each list, or "".
 std::string what_fits(const std::vector<std::vector<Variant>>& lists, int64_t most);

@@ -84,7 +84,7 @@ StepWork detail::step_work(const MakeModel& make_model, const std::function<Batc
       f(MicroBatches(batches));
       return counting.ops();
     };
-    // Micro-batches after the third cost as much.
+    // Micro-batches after the third cost as much as the third.
     const auto all = [&](const auto& f) {
       if (train.accumulate <= 3) return counted(f, train.accumulate);
       const std::vector<WorkOfOp> three = counted(f, 3);

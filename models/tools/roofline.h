@@ -34,7 +34,7 @@ std::vector<std::string_view> device_roofline_names();
 /// missing, unknown or wrong field.
 DeviceRoofline device_roofline(const std::string& name_or_path);
 
-/// The ops of a training step, over all micro-batches, by phase.
+/// Ops of a training step, over all micro-batches, by phase.
 struct StepWork {
   std::vector<WorkOfOp> forward;
   std::vector<WorkOfOp> backward;  ///< includes recomputation, sums over micro-batches
@@ -51,7 +51,7 @@ StepWork step_work(const GptConfig&, const TrainConfig&, Device = {}, const Lora
 
 /// An op's minimum seconds: the longer of bytes and GEMM operations, plus the time between calls.
 double floor_seconds(const WorkOfOp&, const DeviceRoofline&);
-/// The sum of floor_seconds() over sequential ops.
+/// Sum of floor_seconds() over sequential ops.
 double floor_seconds(const std::vector<WorkOfOp>&, const DeviceRoofline&);
 }  // namespace detail
 

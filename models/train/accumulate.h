@@ -28,7 +28,7 @@ struct MicroBatches {
   MicroBatches shard(int rank, int size) const;
 };
 
-/// The result of accumulate(). For a shard(): this rank's contribution to the sums over ranks.
+/// Result of accumulate(). For a shard(): this rank's contribution to the sums over ranks.
 struct Accumulated {
   Tensor loss;    ///< mean over all kept targets, 0-d f64, without a history
   GradMap grads;  ///< gradients of that mean

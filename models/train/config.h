@@ -40,12 +40,12 @@ struct TrainConfig {
   int64_t accumulate = 1;                   ///< micro-batches per update, weighted by tokens, of all ranks
   int64_t max_steps = 2000;
   double lr = 1e-3;                              ///< learning rate after `warmup` steps
-  double min_lr = 1e-4;                          ///< cosine's end, in [0, lr]; unused if constant
+  double min_lr = 1e-4;                          ///< cosine: final rate in [0, lr]; unused if constant
   ScheduleKind schedule = ScheduleKind::cosine;  ///< shape after warm-up; cosine ends at max_steps
   int64_t warmup = 100;                          ///< steps of linear warm-up; a shorter run ends inside it
   OptimizerKind optimizer = OptimizerKind::adamw;
   double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  ///< AdamW's, also under Muon
-  DType moments = DType::f32;                    ///< AdamW's: f32 or bf16
+  DType moments = DType::f32;                    ///< dtype of AdamW's moments: f32 or bf16
   double weight_decay = 0.1;                     ///< matrices only
   bool split_weights = false;                    ///< AdamW, bf16: Linear weights become split (Params::split())
   double momentum = 0.95;                        ///< Sgd and Muon
@@ -57,7 +57,7 @@ struct TrainConfig {
   int64_t eval_every = 250;        ///< steps between validations; 0: only after the last step
   int64_t checkpoint_every = -1;   ///< steps between saves; 0: only the last, -1: every validation
   double val_fraction = 0.1;       ///< last fraction of the data, kept for validation
-  /// Dtype of forward, f32 or bf16 (ForwardOptions::compute); unset: the parameters'.
+  /// Dtype of forward, f32 or bf16 (ForwardOptions::compute); unset: that of the parameters.
   std::optional<DType> dtype = {};
   MatmulPrecision matmul_precision = MatmulPrecision::highest;  ///< f32 GEMMs, backward and validation included
   Recompute recompute = Recompute::none;

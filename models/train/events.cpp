@@ -28,7 +28,7 @@ double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The wire format of protobuf: a key of field number and type, then the value.
+// Wire format of protobuf: a key of field number and type, then the value.
 template <class T> std::string bytes_of(T x) { return {reinterpret_cast<const char*>(&x), sizeof x}; }
 std::string wire_varint(uint64_t x) {
   std::string bytes;
@@ -48,7 +48,7 @@ std::string tf_record(std::string_view data) {
   return length + masked(length) + std::string(data) + masked(data);
 }
 
-// The largest <seconds> of the event files in a folder; 0: there is none.
+// Largest <seconds> of the event files in a folder; 0: there is none.
 uint64_t newest_event_file(const std::string& folder) {
   uint64_t newest = 0;
   std::error_code error;

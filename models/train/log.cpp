@@ -7,10 +7,10 @@
 
 namespace tg {
 namespace {
-// The shortest text that parses back to x.
+// Shortest text that parses back to x.
 std::string json_number(double x) { return std::isfinite(x) ? fmt::format("{}", x) : "null"; }
 
-// The step of a log line; 0 if it cannot be read.
+// Step of a log line; 0 if it cannot be read.
 int64_t step_of(const Json& j) {
   const Json* step = j.find("step");
   const uint64_t at = step && step->is_number_unsigned() ? step->get<uint64_t>() : 0;
@@ -20,7 +20,7 @@ struct Lines {
   std::string text;
   int64_t count = 0, last = 0, unreadable = 0;
 };
-// f(line, Json) for each line, without a torn last one.
+// Calls f(line, Json) for each line except a torn last one.
 template <class F> void each_line(std::string_view text, F f) {
   for (size_t begin = 0, end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
     const std::string_view line = text.substr(begin, end - begin);
@@ -29,7 +29,7 @@ template <class F> void each_line(std::string_view text, F f) {
     f(text.substr(begin, end + 1 - begin), is_object ? detail::json_or_null(line) : Json());
   }
 }
-// The lines up to `step`, by strictly increasing step.
+// Lines up to `step`, by strictly increasing step.
 Lines lines_of(const std::string& path, int64_t step) {
   Lines r;
   if (!detail::path_exists(path)) return r;

@@ -10,9 +10,9 @@
 
 namespace tg {
 
-/// The record of one training step.
+/// Record of one training step.
 struct StepRecord {
-  int64_t step = 0;                ///< first: 1
+  int64_t step = 0;                ///< counted from 1
   double loss = 0;                 ///< mean cross-entropy before the update, nats per token
   std::optional<double> val_loss;  ///< value after the update, if evaluated
   double grad_norm = 0;            ///< global gradient norm before clipping
@@ -39,7 +39,7 @@ class StepLog {
   int64_t missing() const { return missing_; }
   /// Lines that resume() could not read.
   int64_t unreadable() const { return unreadable_; }
-  /// The last step of the log at `path`, or 0; leaves the file unchanged.
+  /// Last step of the log at `path`, or 0; leaves the file unchanged.
   static int64_t last_step_of(const std::string& path);
 
  private:
@@ -48,7 +48,7 @@ class StepLog {
   int64_t missing_ = 0, unreadable_ = 0;
 };
 
-/// The steps of a log.
+/// Steps of a log.
 struct LoggedSteps {
   std::vector<StepRecord> steps;  ///< steps increase; null and missing numbers are NaN
   int64_t unreadable = 0;         ///< lines without a step

@@ -37,7 +37,7 @@ GradMap GradientReducer::finish(const GradMap& rest) {
 }
 
 void GradientReducer::start(size_t b) {
-  // One bucket is reduced while the next is computed; a third only takes memory.
+  // One bucket is reduced while the next is computed; a third would only take memory.
   constexpr size_t kMostAtOnce = 2;
   if (pending_.size() == kMostAtOnce) finish_oldest();
   const ProfileRange range("reduce");

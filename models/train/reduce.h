@@ -27,7 +27,7 @@ class GradientReducer {
   std::vector<GradientBucket> buckets_;
   std::unordered_map<uint64_t, size_t> index_;  // id -> parameter index
   std::vector<size_t> missing_, bucket_of_;     // gradients to come per bucket; parameters' buckets
-  std::vector<Tensor> grads_;                   // index: parameter
+  std::vector<Tensor> grads_;                   // indexed by parameter
   struct Pending {
     std::vector<uint64_t> ids;
     PendingSums sums;

@@ -37,7 +37,7 @@ GptConfig of_gpt2(GptConfig c) {  // Radford et al., 2019
 }
 
 constexpr const char* kGroups[] = {"model", "train", "data"};
-// f(group, name, field, help) for each setting, in order: model, train, data, and tokenizer without a group.
+// Calls f(group, name, field, help) for each setting, in order: model, train, data, and tokenizer without a group.
 template <class Run, class F> void visit_run_fields(Run& run, F&& f) {
   const auto of = [&f](const char* group) {
     return [&f, group](const char* name, auto& x, const char* help) { f(group, name, x, help); };
@@ -48,7 +48,7 @@ template <class Run, class F> void visit_run_fields(Run& run, F&& f) {
   f("", "tokenizer", run.tokenizer,
     "byte, char: the characters of the text, or the path of a tokenizer.json or its folder");
 }
-// The settings of a group, or all.
+// Settings of a group, or all.
 std::vector<std::string_view> settings_of(std::string_view group = "") {
   std::vector<std::string_view> names;
   const RunConfig run;
@@ -69,7 +69,7 @@ void read_field(const FieldName& f, const Json& x, std::string& to) {
                    : "byte or char, or the path of a tokenizer, with a '/' or a '.'");
   to = x.get<std::string>();
   if (f.key == "weights")
-    to = fmt::format("{}", fmt::join(detail::mixture_weights(to), ","));  // one text for equal numbers
+    to = fmt::format("{}", fmt::join(detail::mixture_weights(to), ","));  // equal numbers get one text
 }
 Json flat(const RunConfig& run) {
   Json fields;
@@ -103,7 +103,7 @@ Json tokenizer_setting(const Json& x, bool stored, const std::string& source) {
   return "char";
 }
 
-// Settings that have an effect only with some values of another one, a name.
+// Settings that have an effect only if another setting, a name, has certain values.
 struct Needs {
   std::string_view name, other, values;
 };

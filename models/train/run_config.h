@@ -23,7 +23,7 @@ struct RunConfig {
 
 /// The run "shakespeare-cpu" or "demo"; an Error lists the names.
 RunConfig run_preset(std::string_view name);
-/// The model "nano" (with the tokenizer's vocabulary), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt-small-10k",
+/// Model "nano" (with the tokenizer's vocabulary), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt-small-10k",
 /// "gpt-medium-10k" (vocabulary 10 000), "cs336-2.7b" (Stanford CS336, assignment 2). An Error lists the names.
 GptConfig model_preset(std::string_view name);
 namespace detail {
@@ -61,7 +61,7 @@ class Settings {
   void follow(std::string_view name);
   RunConfig run_;
   bool follows_;
-  std::vector<std::string> chosen_;  // these must have an effect
+  std::vector<std::string> chosen_;  // settings that must have an effect
 };
 
 /// A JSON object with every field.
@@ -79,7 +79,7 @@ struct Difference {
 namespace detail {
 /// All settings, in order: GptConfig, TrainConfig, DataConfig, `tokenizer`.
 std::vector<RunField> run_fields();
-/// Whether GptConfig has this setting, TrainConfig or DataConfig, DataConfig, or its part about examples.
+/// Whether the setting belongs to GptConfig; to TrainConfig or DataConfig; to DataConfig; to its part about examples.
 /// @{
 bool is_model_setting(std::string_view name);
 bool is_train_setting(std::string_view name);

@@ -8,7 +8,7 @@
 
 namespace tg {
 
-/// The state after a step. `data` and `dropout` generate the next batch and masks.
+/// State after a step. `data` and `dropout` generate the next batch and masks.
 struct TrainerState {
   int64_t step = 0;             ///< steps done
   int64_t optimizer_steps = 0;  ///< updates of the moments

@@ -16,7 +16,7 @@
 
 namespace tg {
 namespace {
-constexpr std::source_location kNoPlace{};  // a line of tapegrad helps no one
+constexpr std::source_location kNoPlace{};  // a line of tapegrad would not help users
 
 // (2) f64: loss and norm, the only host read of a step.
 Tensor report_of(const StepGradients& g) {
@@ -55,7 +55,7 @@ StepGradients detail::step_gradients(const Model& model, const Params& params, c
   if (partition) return {a.loss, partition->norm(a.grads), std::move(a.grads)};
   std::vector<Tensor> all;
   for (const Parameter& p : params.trainable())
-    if (const Tensor g = a.grads.native(p.tensor)) all.push_back(g);  // the optimiser names missing ones
+    if (const Tensor g = a.grads.native(p.tensor)) all.push_back(g);  // the optimiser names missing gradients
   return {a.loss, all.empty() ? zeros({}) : detail::norm_in_parts(all), std::move(a.grads)};
 }
 StepOptions detail::step_options(const TrainConfig& config, const Tensor& norm) {
@@ -127,7 +127,7 @@ void TrainStep::move_to_device(const Tensor& x, Tensor& to) const {
                                             from.value()->storage->data + size_t(l.offset) * size_of(l.dtype),
                                             l.bytes());
 }
-// Inputs: those and targets of each micro-batch, then the weights if there are several.
+// Inputs: inputs and targets of each micro-batch, then the weights if there are several batches.
 TrainStep::Outcome TrainStep::run_compiled(const MicroBatches& m) {
   const MicroBatches mine = begin(m);
   std::vector<Tensor> in;

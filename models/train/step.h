@@ -12,7 +12,7 @@
 
 namespace tg {
 
-/// The optimiser's input of a step.
+/// Optimiser's input of a step.
 struct StepGradients {
   /// Mean over the targets of all micro-batches, 0-d f64; in nats per token for language models.
   Tensor loss;
@@ -20,7 +20,7 @@ struct StepGradients {
   GradMap grads;  ///< gradients of the loss
 };
 namespace detail {
-/// The loss of a batch in training: with dropout, in config.dtype, with config.recompute.
+/// Loss of a batch in training: with dropout, in config.dtype, with config.recompute.
 Tensor training_loss(const Model&, const TrainConfig& config, const Batch&, Rng& dropout);
 /// Loss and gradients of a step's micro-batches. Micro-batch i draws from dropout[i]. For a shard() they are summed
 /// over all ranks; with a partition, only this rank's shard.
@@ -34,12 +34,12 @@ StepOptions step_options(const TrainConfig&, const Tensor& norm);
 /// A repeatable training step. With config.compile it is one tg::compile()d function, bit-identical to separate ops.
 class TrainStep {
  public:
-  /// Needs a valid config and a model of with_linears(). Ranks are as Trainer's.
+  /// Needs a valid config and a model of with_linears(). Ranks are as in Trainer.
   TrainStep(const Model&, const Params&, const TrainConfig&, std::shared_ptr<Communicator> = Communicator::self());
   TrainStep(const TrainStep&) = delete;  // the compiled function refers to it
   TrainStep& operator=(const TrainStep&) = delete;
 
-  /// The results of a step before its update.
+  /// Results of a step before its update.
   struct Outcome {
     double loss, grad_norm;
     bool finite() const;
@@ -48,7 +48,7 @@ class TrainStep {
   /// nothing, except in a compiled step on a GPU with an index out of range: the host learns of it after the update.
   Outcome run(const MicroBatches&, double lr);
   StepGradients gradients(const MicroBatches&);
-  /// Recomputes them without the other ranks, after an Error of this rank, for the ops' messages.
+  /// Recomputes the step without the other ranks, after an Error of this rank, for the ops' messages.
   void search(const MicroBatches&);
 
   Optimizer& optimizer() { return *optimizer_; }
@@ -62,7 +62,7 @@ class TrainStep {
 
  private:
   std::vector<Tensor> traced(Inputs);
-  MicroBatches begin(const MicroBatches&);  // this rank's; sets their generators
+  MicroBatches begin(const MicroBatches&);  // batches of this rank; sets their generators
   void end_draws();
   Outcome run_compiled(const MicroBatches&);
   void move_to_device(const Tensor&, Tensor& to) const;
@@ -70,10 +70,10 @@ class TrainStep {
   Params params_;
   TrainConfig config_;
   std::shared_ptr<Communicator> comm_;
-  std::vector<Rng> draws_;  // index: micro-batch
+  std::vector<Rng> draws_;  // indexed by micro-batch
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<Compiled> compiled_;
-  std::vector<Tensor> inputs_;  // the compiled function's, on the device
+  std::vector<Tensor> inputs_;  // inputs of the compiled function, on the device
 };
 
 }  // namespace tg

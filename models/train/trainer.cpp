@@ -95,7 +95,7 @@ Trainer::Trainer(const Model& model, const Params& params, const TokenData& data
                  std::shared_ptr<Communicator> comm)
     : Trainer(model, params, windows_of(model, data, detail::valid(config)), config, std::move(comm)) {}
 
-// Throws the Error about a non-finite number. again() recomputes it from the same state.
+// Throws the Error about a non-finite number. again() repeats the step from the same state.
 void Trainer::explain(const std::string& what, const StepRecord& r, const std::function<void()>& again) const {
   std::string found = "Recomputed with every op checked, it was finite: no op can be named.";
   try {
@@ -203,7 +203,7 @@ std::optional<double> Trainer::validation_loss(const std::function<bool()>& stop
   TG_CHECK(data_.validation, state,
            "[train] there is no validation part. Set val_fraction or BatchSource::validation.");
   const ProfileRange range("validation");
-  std::optional<WorkScope> apart;  // counted work of steps is without it
+  std::optional<WorkScope> apart;  // work of steps excludes the validation
   if (detail::t_work) apart.emplace();
   const MatmulPrecisionScope precision(config_.matmul_precision);
   const ValidationLoss e =

@@ -20,19 +20,19 @@ Model with_linears(Model, const Params& params, const TrainConfig& config);
 }  // namespace detail
 /// How validation_loss() runs.
 struct ValidationOptions {
-  Device device = {};                 ///< the model's
+  Device device = {};                 ///< device of the model
   std::optional<DType> compute = {};  ///< ForwardOptions::compute
   std::function<bool()> stop = {};    ///< asked before each batch; true skips the rest
   /// Ranks that share the batches; all get the same bits, whatever their number. stop() must answer the same on all.
   std::shared_ptr<Communicator> comm = Communicator::self();
 };
-/// The result of validation_loss().
+/// Result of validation_loss().
 struct ValidationLoss {
   double loss = 0;  ///< mean over the targets
   int64_t targets = 0;
   bool stopped = false;  ///< stop() returned true; loss is that of the earlier batches
 };
-/// The loss over batches(0), batches(1), ... until one is empty, without dropout. Throws if no target is kept.
+/// Loss over batches(0), batches(1), ... until one is empty, without dropout. Throws if no target is kept.
 ValidationLoss validation_loss(const Model&, const std::function<std::optional<Batch>(int64_t)>& batches,
                                const ValidationOptions& = {});
 
@@ -64,7 +64,7 @@ class Trainer {
   void run(const std::function<void(const StepRecord&)>& on_step = {});
 
   int64_t steps() const { return steps_; }
-  /// The current state. With config.shard_optimizer all ranks call it, and only rank 0 gets the optimiser's tensors.
+  /// Current state. With config.shard_optimizer all ranks call it, and only rank 0 gets the optimiser's tensors.
   TrainerState state(const StateDict& own = {}) const;
   /// Continues from a state: the same model, data and configuration give the same steps, bit for bit. All or nothing:
   /// Errors are those of restore(), and a step beyond config.max_steps.
@@ -80,7 +80,7 @@ class Trainer {
  private:
   [[noreturn]] void explain(const std::string& what, const StepRecord&, const std::function<void()>& again) const;
   int64_t update(StepRecord&);
-  /// The validation loss as validation_loss() computes it; empty if stop() ended it.
+  /// Validation loss as validation_loss() computes it; empty if stop() ended it.
   std::optional<double> validation_loss(const std::function<bool()>& stop) const;
 
   Model model_;

@@ -182,7 +182,7 @@ foreach(format raw llmc npy)
   refused(1 "old.bin exists, and a .bin file does not say what it holds"
           tokenize --tokenizer tokenizer.json --in text.txt --out old.bin --format ${format})
 endforeach()
-run(0 tokenize --tokenizer tokenizer.json --in text.txt --out all.bin --format llmc)  # its header says it
+run(0 tokenize --tokenizer tokenizer.json --in text.txt --out all.bin --format llmc)  # the header has the format
 refused(2 "--shard-tokens makes a new folder; omit --overwrite"
         tokenize --tokenizer tokenizer.json --in text.txt --out never --shard-tokens 9 --overwrite)
 run(2 eval --model both --data text.txt --weights 1)

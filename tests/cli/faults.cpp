@@ -4,7 +4,6 @@
 //   <when>  before, after   the process ends there, at once, as by kill -9 (status 137)
 //           within          a write passes half of its bytes, then the process ends; with `write` only
 //           fail            the call does nothing and fails with ENOSPC, no space left
-// Another value is an Error at the first such call.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>

@@ -66,7 +66,7 @@ refused(2 "omit --out" finetune --resume ad --out never)
 run(0 finetune --model model --data fog.txt --out fog --unknown skip ${tune} --quiet)
 expect(err "tapegrad: 60 of 2880 characters of fog.txt are skipped, because the tokenizer does not know them: 'f' \
 U+0066\n")
-run(0 finetune --resume fog --max-steps 7 --quiet)  # no flag
+run(0 finetune --resume fog --max-steps 7 --quiet)  # the resumed run keeps settings
 expect(err "60 of 2880 characters of ")
 refused(1 "'f' U+0066" finetune --resume fog --max-steps 8 --unknown error)
 refused(1 "is no longer what fog/checkpoint.safetensors was trained on" finetune --resume fog --data foreign.txt)

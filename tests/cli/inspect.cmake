@@ -112,7 +112,7 @@ refused(2 "--plan and --roofline are two tables" inspect --roofline --plan --arc
 refused(2 "--dtype, --recompute, --window and --clip-norm need --roofline" inspect --plan --arch nano --dtype bf16)
 refused(2 "need --plan or --roofline" inspect --arch nano --dtype bf16)
 
-# The memory of ranks
+# Memory of ranks
 run(0 inspect --plan --arch gpt2-xl --batch 4 --ranks 8 --shard-optimizer)
 expect(out "gpt2-xl: 1557611200 parameters; a training step of 8 x 4 x 1024 tokens by adamw on cpu, which has ")
 expect(out "; memory of each of 8 ranks, moments sharded\n")

@@ -46,7 +46,7 @@ run(0 train ${tiny} --max-steps 2 --out fresh --tensorboard other --overwrite --
 event_files(other 2)
 refused(2 "--tensorboard has no value. It takes a DIR." train ${tiny} --out never --tensorboard)
 refused(1 "run/log.jsonl is a file" train --resume run --max-steps 14 --tensorboard run/log.jsonl)
-# A run takes event files inside and next to it along; a folder elsewhere must be given again. Wrong values are none.
+# A moved run keeps event files inside and next to it; another folder must be given again. Wrong values count as none.
 run(0 train ${tiny} --max-steps 2 --out moving --tensorboard moving/events --quiet)
 file(MAKE_DIRECTORY ${dir}/far)
 file(RENAME ${dir}/moving ${dir}/far/moved)

@@ -22,7 +22,7 @@ string(JSON config SET "${config}" tapegrad "{\"tokenizer\": ${own}}")  # lacks 
 string(JSON config SET "${config}" eos_token_id 3)
 file(WRITE ${dir}/foreign/config.json "${config}")
 
-# The last column of eval's line; a macro, so that fail() works
+# Last column of eval's line; a macro, so that fail() works
 macro(loss_of what to)
   set(${to} "")
   if("${out}" MATCHES "${what} +([0-9.]+)")

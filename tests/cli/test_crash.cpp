@@ -1,5 +1,4 @@
-// Crashes at each writing system call, full disks, kill -9, Ctrl-C, limits. The resumed run must write the bytes of the
-// uninterrupted one.
+// Crashes at each writing system call, full disks, kill -9, Ctrl-C, limits. The resumed run writes the same bytes.
 #include <tapegrad/models/io/checkpoint.h>
 
 #include "support/app_run.h"
@@ -24,7 +23,7 @@ int strike_everywhere(const Reference& reference, const std::string& fault, int 
     ++struck;
     REQUIRE(status == struck_status);
     if (struck_status == 1) CHECK_HAS(p.errors(), "No space left on device");
-    const bool begins = n % 2 == 0 && lines_of(reference.folder / "run/log.jsonl") == 0;  // it may: no step is lost
+    const bool begins = n % 2 == 0 && lines_of(reference.folder / "run/log.jsonl") == 0;  // allowed: no step is lost
     const int again = begins ? Process(reference.folder.path, reference.command).status()
                              : reference.go_on(n % 5 == 0 ? fmt::format("after-any:{}", n % 40 + 1) : "");
     if (again == 137) CHECK(reference.go_on() == 0);  // struck a second time
@@ -107,7 +106,7 @@ TEST_CASE("a crash or no space left at system calls that write, of exports: the 
     REQUIRE(run(words) == 0);
     CHECK(content() == whole);
     fs::remove_all(folder / "out");
-    CHECK(folder.entries() == 4);  // the leftovers of killed exports are gone
+    CHECK(folder.entries() == 4);
   }
 }
 TEST_CASE("no space left at system calls that write: an error, and the run goes on to the same bytes") {
@@ -120,7 +119,7 @@ TEST_CASE("kill -9 at random moments: the run goes on to the same bytes") {
   const Reference reference(tiny_with({"--max-steps", "60", "--checkpoint-every", "3"}));
   Rng rng{kill_seed()};
   int killed = 0;
-  std::chrono::duration<double> took = reference.took;  // too long if the machine was busy then
+  std::chrono::duration<double> took = reference.took;  // too long if the machine was busy
   for (int i = 0; i < 10 * kills && killed < kills; ++i) {
     reference.begin_again();
     const std::chrono::duration<double> after = took * double(rng.uniform());
@@ -144,7 +143,7 @@ TEST_CASE("Ctrl-C, SIGTERM and SIGHUP: the step ends, a checkpoint is written, a
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     int status = 0;
     std::string errors;
-    for (int i = 0; i < 5 && status == 0; ++i) {  // a busy machine may let the run end before the signal
+    for (int i = 0; i < 5 && status == 0; ++i) {  // a busy machine may miss the run
       reference.begin_again();
       Process p(reference.folder.path, reference.command);
       REQUIRE(wait_for(p, [&] { return lines_of(reference.folder / "run/log.jsonl") >= 3; }));
@@ -158,7 +157,7 @@ TEST_CASE("Ctrl-C, SIGTERM and SIGHUP: the step ends, a checkpoint is written, a
     CHECK(load_checkpoint(reference.folder / "run/checkpoint.safetensors").state.step == lines);
     CHECK_HAS(errors,
               fmt::format("stopped after step {} of {}; `tapegrad train --resume run` resumes it", lines, kLongRun));
-    // The same command would begin from nothing: refused.
+    // The same command is refused: it would start anew.
     CHECK_HAS(errors_of(1, reference.folder.path, reference.command),
               fmt::format("belongs to a run that stopped at step {} of {}", lines, kLongRun));
     fs::remove(reference.folder / "run/model.safetensors");

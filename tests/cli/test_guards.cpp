@@ -1,5 +1,5 @@
-// Guards of a run's files: a second process, commands typed twice, changing or vanishing files, non-finite weights.
-// Former files stay, and messages name the next command.
+// Guards of a run's files: a second process, repeated commands, changing or vanishing files, non-finite weights. Former
+// files stay; messages name the next command.
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/train/run_config.h>
@@ -171,7 +171,7 @@ TEST_CASE("no command replaces or removes an input, nor, without --overwrite, an
   CHECK(entries() == model.size() + 4);  // log.jsonl and .lock
   CHECK(run("merge --overwrite --out out" + both) == 0);
   CHECK(read_file(folder / "out/notes") + read_file(folder / "out/adapter_model.safetensors") == "minemine");
-  CHECK(entries() == 4 + 4);  // model files
+  CHECK(entries() == 4 + 4);
 }
 
 TEST_CASE("event files that are removed during a run end it, and the message names the next command") {
@@ -337,7 +337,7 @@ TEST_CASE("a folder that vanishes during a run is an error at the next step") {
   Process p(folder.path, with(kTrain, tiny_with({"--max-steps", "1000000"})));
   REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
   SUBCASE("removed") {
-    while (!p.ended() && fs::exists(folder / "run")) {  // a save in progress may put a file back in between
+    while (!p.ended() && fs::exists(folder / "run")) {  // a running save may restore a file
       std::error_code busy;
       fs::remove_all(folder / "run", busy);
     }
@@ -348,7 +348,7 @@ TEST_CASE("a folder that vanishes during a run is an error at the next step") {
   SUBCASE("renamed") {
     fs::rename(folder / "run", folder / "elsewhere");
     CHECK(p.status() == 1);
-    const std::string errors = p.errors();  // a save in progress is the one that fails
+    const std::string errors = p.errors();  // a running save fails
     CHECK_MESSAGE((has(errors, "run/log.jsonl was moved or replaced while") || has(errors, "cannot write run/")),
                   errors);
     CHECK(load_checkpoint(folder / "elsewhere/checkpoint.safetensors").state.step > 0);
@@ -362,7 +362,7 @@ TEST_CASE("a checkpoint that is replaced by a folder during a run is an error, a
             with(kTrain, tiny_with({"--max-steps", "1000000", "--eval-every", "0", "--checkpoint-every", "50"})));
   REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
   for (std::error_code none; !p.ended() && !fs::is_directory(folder / "run/checkpoint.safetensors");) {
-    fs::remove(folder / "run/checkpoint.safetensors", none);  // a save in progress may put it back
+    fs::remove(folder / "run/checkpoint.safetensors", none);  // a running save may restore it
     fs::create_directory(folder / "run/checkpoint.safetensors", none);
   }
   CHECK(p.status() == 1);
@@ -383,7 +383,7 @@ TEST_CASE("TG_FAULT that is no fault is an error, and the program itself does no
   const bool in_program = has(read_file(TG_REAL_APP), "TG_FAULT"), in_injector = has(read_file(TG_APP), "TG_FAULT");
   CHECK(!in_program);
   CHECK(in_injector);
-  // Without a moment it is before the call.
+  // The default moment is before the call.
   for (const std::string fault : {"rename:1", "before-rename:1"}) {
     CAPTURE(fault);
     fs::remove_all(folder / "run");

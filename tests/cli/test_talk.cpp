@@ -5,7 +5,6 @@ using namespace tg;
 
 namespace {
 int new_file(const std::string& path) { return open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600); }
-// Standard output of a command that succeeds.
 std::string output_of(const Folder& folder, const Arguments& words) {
   const int out = new_file(folder / "out");
   Process p(folder.path, words, {.output = out});
@@ -103,7 +102,7 @@ TEST_CASE("a prompt loop answers each line after the conversation so far, and st
   const auto cut = talker.say("t\nc\n", with(kFormat, {"--max-tokens", "1"}));
   CHECK(cut.out == "h\na\n");
   CHECK_HAS(cut.errors, "tapegrad: the answer ends at --max-tokens 1\n");
-  write_file_atomically(talker / "run/chat_template.jinja", Talker::kTemplate);  // that of the folder
+  write_file_atomically(talker / "run/chat_template.jinja", Talker::kTemplate);  // template of the folder
   const auto own = talker.say("t\nc\n\n \nt", {"--max-tokens", "4"});
   CHECK(own.out == out);
   CHECK(own.errors == errors);

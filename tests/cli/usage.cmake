@@ -152,13 +152,13 @@ set(kinds "model=a model" "adapter=an adapter and a run" "tk=a tokenizer" "hf=a 
   "ids.bin=a token file" "model/log.jsonl=the log of a run" "model/model.safetensors=a file of weights"
   "tk/tokenizer.json=a tokenizer" "hf/config.json=a configuration of Hugging Face" "any.json=a JSON file"
   "any.gguf=a GGUF file")
-set(seen --out --profile --tensorboard --json --logits)  # and those that are written
+set(seen --out --profile --tensorboard --json --logits)  # flags of written paths
 foreach(name train finetune export generate tokenizer tokenize inspect plot)
   run(0 ${name} --help)
   string(REGEX MATCHALL "\n  (--[a-z-]+|RUN) (DIR|FILE|PATH)" flags "${out}")
   list(TRANSFORM flags REPLACE "^\n  ([^ ]+) .*" "\\1")
   list(REMOVE_ITEM flags ${seen})
-  if(NOT name STREQUAL "inspect")  # its --model takes more
+  if(NOT name STREQUAL "inspect")  # inspect's --model takes more
     list(APPEND seen ${flags})
   endif()
   foreach(flag ${flags})
@@ -171,7 +171,7 @@ foreach(name train finetune export generate tokenizer tokenize inspect plot)
         expect(err "[${name}] ${flag} ${path} is ${what}")
         fail_if("no way out" NOT err MATCHES
           "takes .*(Pass|Other commands take it as) ((inspect )?--[a-z]+|plot RUN|the folder)")
-      else()  # one that the flag takes
+      else()  # a path that the flag takes
         fail_if("${what} is not refused" NOT "${flag} ${what}" MATCHES "(model|base) a model|adapter an ad|resume .*run\
 |RUN .*(run|text|token|JSON|GGUF|Hugging|weights)|(data|in|train|prompts) a (text|JSON)|data a token f\
 |tokenizer a (tok|JSON)|(config|machine) a JSON\

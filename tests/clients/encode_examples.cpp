@@ -1,6 +1,6 @@
 // encode_examples FOLDER TEMPLATE LINES CONTEXT [END]: prints {"tokens", "targets"} of each example of a file of JSON
 // lines, for masks.py and chats.py; with the word prompt in place of CONTEXT, the ids before an answer to each line.
-// TEMPLATE is as that of --chat-format, or "" for the folder's. encode_examples --jinja NAME: prints that template.
+// TEMPLATE is as that of --chat-format, or "": the folder has it. encode_examples --jinja NAME: prints that template.
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/documents.h>

@@ -1,6 +1,6 @@
 // encode_texts TOKENIZER TEXTS OUT [PATTERN]: the ids of many texts, for tokens.py. TEXTS holds each text after its
-// number of bytes (u32); OUT gets for each text, encoded with special tokens as text and then parsed, the number of ids
-// (u32), the ids (u32 each), the number of bytes of what they decode to (u32), and these bytes.
+// number of bytes (u32). OUT gets per text, first with special tokens as text, then parsed: number of ids (u32), ids
+// (u32), number of decoded bytes (u32), these bytes.
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/tokenizers/bpe.h>

@@ -119,7 +119,7 @@ def same_steps(tapegrad, name, model, folder, steps=10, length=16):
     check(AutoConfig.from_pretrained(folder / "tuned").model_type == model.config.model_type, f"{name}: kind of folder")
     worst = 0
     for (key, p), (_, q) in zip(tuned.named_parameters(), model.named_parameters()):
-        if key.endswith("k_proj.bias"):  # its gradient is rounding only
+        if key.endswith("k_proj.bias"):  # the gradient is rounding only
             continue
         if key.endswith("c_attn.bias"):
             p, q = (torch.cat([b.chunk(3)[0], b.chunk(3)[2]]) for b in (p, q))

@@ -177,7 +177,7 @@ def vocabulary(tapegrad, program, name, tokenizer, folder):
     at = server(folder / "m.gguf")
     texts = tokens.hostile_texts(1000, [t["content"] for t in tokenizer["added_tokens"]][:8])
     texts = [t for t in texts if len(t) < 1000]
-    if tokenizer["normalizer"] == {"type": "NFC"}:  # which llama.cpp leaves out
+    if tokenizer["normalizer"] == {"type": "NFC"}:  # llama.cpp leaves out NFC
         texts = [unicodedata.normalize("NFC", t) for t in texts]
     plain, parsed, _ = tokens.run(program, folder / "tokenizer.json", texts)
     for text, *ours in zip(texts, plain, parsed, strict=True):

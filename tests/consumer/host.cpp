@@ -1,4 +1,4 @@
-// Opens the plugin, calls it and closes it, twice: host <path of the plugin>.
+// host <path of the plugin>: opens, calls and closes the plugin twice.
 #include <dlfcn.h>
 
 #include <cstdio>

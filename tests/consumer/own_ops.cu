@@ -29,7 +29,7 @@ template <class T, class C> __global__ void square_rows(const T* x, int64_t rows
     if (threadIdx.x == 0) squares[r] = sum;
   }
 }
-// squares[0] becomes what x is multiplied by. One block.
+// squares[0] becomes the factor of x. One block.
 template <class C> __global__ void inverse_length(C* squares, int64_t rows, C epsilon) {
   C sum = 0;
   for (int64_t r = threadIdx.x; r < rows; r += kRowThreads) sum += squares[r];

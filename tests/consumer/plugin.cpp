@@ -1,4 +1,4 @@
-// A shared library that uses tapegrad, as a plugin or a Python module would.
+// A shared library that uses tapegrad.
 #include <tapegrad/tapegrad.h>
 
 // The loss of a fit of y = 2 x after `steps` steps, or -1 where tapegrad throws.

@@ -3,8 +3,8 @@
 # installed: the unpacked package of cpack, which does not name the sources. sources: a new build without optimisation
 # for one CPU level, inside another project. cuda: an installed copy of a build with the CUDA
 # backend or the emulator, for the custom ops only; without a GPU, nvcc compiles them and they do not run.
-# TG_TEST_EFFORT above 1 compiles each source file alone, builds each program here, and compiles the examples by each
-# compiler in each standard against the installed headers; otherwise one program, and one standard per compiler.
+# TG_TEST_EFFORT above 1 compiles each source file alone, each program, and the examples by each compiler in each
+# standard.
 cmake_minimum_required(VERSION 3.25)
 load_cache(${BUILD} READ_WITH_PREFIX tg_
            CMAKE_CXX_COMPILER CMAKE_GENERATOR CMAKE_PREFIX_PATH TG_CUDA CMAKE_CUDA_COMPILER)
@@ -52,7 +52,7 @@ function(unpack prefix)
   endif()
   foreach(copy IN LISTS copies)
     run(${copy}/bin/tapegrad --version)
-    # it needs its own libraries, those of a bare Debian, and the MPI of builds that found one
+    # tapegrad needs its own libraries, those of a bare Debian, and the MPI of builds that found one
     execute_process(COMMAND readelf -d ${copy}/bin/tapegrad OUTPUT_VARIABLE needs COMMAND_ERROR_IS_FATAL ANY)
     string(REGEX MATCHALL "Shared library: .[^]]+" needs "${needs}")
     list(FILTER needs EXCLUDE REGEX "lib(c|m|stdc[+][+]|gcc_s|mpi|open-(pal|rte)|fmt|utf8proc|pcre2-8)[.]so|ld-linux")
@@ -61,7 +61,7 @@ function(unpack prefix)
     list(FILTER own EXCLUDE REGEX "/tapegrad/lib")
     list(APPEND needs ${own})
     execute_process(COMMAND find ${copy} -type l -lname /* OUTPUT_VARIABLE links COMMAND_ERROR_IS_FATAL ANY)
-    if(NOT tg_TG_CUDA STREQUAL "EMULATE")  # its kernels have debug information
+    if(NOT tg_TG_CUDA STREQUAL "EMULATE")  # nvcc's kernels have debug information
       execute_process(COMMAND grep -rlF ${source}/ ${copy} OUTPUT_VARIABLE named)
     endif()
     if(needs OR links OR named)
@@ -107,7 +107,7 @@ foreach(way IN LISTS WAY)
   endif()
   if(way STREQUAL cuda)
     run(${CMAKE_COMMAND} --build ${work}/${way} --target own_ops)
-    foreach(schedule 0 1 2)  # the emulator's
+    foreach(schedule 0 1 2)  # schedules of the emulator
       run(${CMAKE_COMMAND} -E env TG_EMULATE_SCHEDULE=${schedule} ${work}/${way}/own_ops cuda)
     endforeach()
     continue()

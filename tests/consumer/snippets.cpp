@@ -1,4 +1,4 @@
-// One small example for each public layer of models/nn and for the important ops of ops/, as a program would call it.
+// A small example of each layer of models/nn and of important ops.
 #include <tapegrad/tapegrad.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Twenty steps of a tiny GPT on one sentence, as a project outside would write it. Fails unless the loss falls.
+// Twenty steps of a tiny GPT on one sentence. Fails unless the loss falls.
 #include <tapegrad/tapegrad.h>
 
 #include <cstdint>

@@ -43,7 +43,7 @@ void check_data(const TokenData& data, int64_t batch, int64_t context, int64_t v
 void check_tokens(const uint8_t* choice, std::string_view content) {
   static const fuzz::Scratch scratch;
   const bool npy = content.starts_with("\x93NUMPY") || content.starts_with("\x88\xd8\x34\x01") ||
-                   content.starts_with("\xa1\xd9\x34\x01");  // or llm.c's
+                   content.starts_with("\xa1\xd9\x34\x01");  // or the magic of llm.c
   const std::string path = scratch.file(npy ? "tokens.npy" : "tokens", content);
   const auto data = fuzz::accepted([&] { return TokenData::from_file(path); });
   const bool ids_alone = content.size() % 2 == 0 && detail::foreign_format(content.substr(0, 512)).empty();

@@ -41,7 +41,7 @@ void check_tokenizer(const BpeTokenizer& t, std::string_view text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  std::array<std::string, 3> parts;  // copies, so that a read past an end is seen
+  std::array<std::string, 3> parts;  // copies expose reads past an end
   std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
   for (std::string& part : parts) {
     const size_t end = std::min(rest.find('\0'), rest.size());

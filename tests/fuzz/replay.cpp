@@ -1,4 +1,4 @@
-// main() of a fuzz target without a fuzzer: runs it on each file of the given folders.
+// main() without a fuzzer: runs a target on each file of the given folders.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
     for (const auto& entry : std::filesystem::directory_iterator(argv[i])) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   for (const auto& file : files) {
-    std::fprintf(stderr, "%s\n", file.c_str());  // the last printed failed
+    std::fprintf(stderr, "%s\n", file.c_str());  // the last printed file failed
     std::ifstream f(file, std::ios::binary);
     const std::string content{std::istreambuf_iterator<char>(f), {}};
     LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(content.data()), content.size());

@@ -357,7 +357,7 @@ TEST_CASE("bpe: NFC composes, sorts marks, and leaves other bytes alone") {
   const auto nfc = [&](std::string_view text) { return t.decode(t.encode(text)); };
   CHECK(nfc("e\u0301 plain \u00e9") == "\u00e9 plain \u00e9");
   CHECK(nfc("a\u0301\u0327") == "\u00e1\u0327");  // the cedilla goes first, and does not compose with a
-  CHECK(nfc("c\u0301\u0327") == "\u1e09");        // both compose, one after the other
+  CHECK(nfc("c\u0301\u0327") == "\u1e09");        // both marks compose, one after the other
   CHECK(nfc("\u1100\u1161\u11a8\uac00\u11a8") == "\uac01\uac01");
   CHECK(nfc("\u212b\u2126\u0958") == "\u00c5\u03a9\u0915\u093c");  // one is excluded from composition
   CHECK(nfc("e\xff\u0301e\u0301\xff") == "e\xff\u0301\u00e9\xff");

@@ -49,7 +49,7 @@ Merges naive_merges(const std::map<std::string, int>& words, size_t size, int le
     for (const auto& [name, id] : ids) names[id] = name;
     for (const auto& [word, count] : split)
       for (size_t i = 0; i + 1 < word.size(); ++i) counts[{ids[word[i]], ids[word[i + 1]]}] += count;
-    const auto most = std::ranges::max_element(counts, {}, [](const auto& c) { return c.second; });  // the first
+    const auto most = std::ranges::max_element(counts, {}, [](const auto& c) { return c.second; });  // first on ties
     if (most == counts.end() || most->second < least) break;
     const std::string left = names[most->first.first], right = names[most->first.second];
     merges.push_back({left, right});

@@ -83,7 +83,7 @@ TEST_CASE("chat: a reply is what {% generation %} has, or goes from its prompt t
                    {false, true, false, true});
   };
   const std::string u = "{% if m['role'] == 'user' %}U:{{ m['content'] }}{% else %}A:", end = "{% endif %}";
-  CHECK(of(u + " {{ m['content'] }}\n" + end) == "..... b c...... e.");  // the next message ends it
+  CHECK(of(u + " {{ m['content'] }}\n" + end) == "..... b c...... e.");  // the next message ends the reply
   CHECK(of(u + "{{ m['content'] }}" + end) == ".....b c.....e");
   CHECK(of(u + "{% generation %}{{ m['content'] }}!{% endgeneration %}" + end) == ".....b c!.....e!");
   // Thoughts of earlier replies are left out, and the last one gets some.

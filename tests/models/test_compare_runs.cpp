@@ -239,8 +239,8 @@ TEST_CASE("a gradient that is exactly 0 is judged by its neighbours") {
   const Comparison c = of_own(Fault::none);
   const Compared &k = the(c, Stage::gradients, "attn.k.bias"), &q = the(c, Stage::gradients, "attn.q.bias");
   CHECK(k.within());
-  CHECK(k.absolute > 0);         // the f32 rounding error: no digit agrees with f64,
-  CHECK(k.error < q.tolerance);  // small next to those of the other biases
+  CHECK(k.absolute > 0);         // f32 rounding error: no digit agrees with f64
+  CHECK(k.error < q.tolerance);  // small relative to those of other biases
   CHECK(the(c, Stage::update, "attn.k.bias").within());
 }
 

@@ -121,7 +121,7 @@ TEST_CASE("data: NumPy files of tokens, of 16 and 32 bits") {
   write_file_atomically(folder / "t.npy", "\x93NUMP");
   CHECK_SAYS_OF(io, TokenData::from_file(folder / "t.npy"), "does not begin as a file of");
   fs::rename(array(kNarrow, "\1\2\3\4"sv), folder / "t.bin");
-  CHECK(all_of(TokenData::from_file(folder / "t.bin")) == std::vector<int32_t>{513, 1027});  // known by its content
+  CHECK(all_of(TokenData::from_file(folder / "t.bin")) == std::vector<int32_t>{513, 1027});  // found by its content
 }
 
 TEST_CASE("data: token files are written as they are read") {
@@ -161,7 +161,7 @@ TEST_CASE("data: a text is encoded in pieces, into as few bytes as its vocabular
     CHECK(most < 10'000);
   }
   CHECK_SAYS_OF(value, TokenData::from_text(characters, text + "\xc3\xa4"), "U+00E4 at byte 30000");
-  // One of more ids than 16 bits hold.
+  // A tokenizer of more ids than 16 bits hold.
   struct Wide final : Tokenizer {
     void encode(std::string_view, EncodeOptions, const Take& take) const override { take(Ids{0, 70'000}); }
     std::string decode_next(int64_t, bool&) const override { return ""; }

@@ -11,7 +11,6 @@ using Ids = std::vector<int64_t>;
 using Texts = std::vector<std::string>;
 
 constexpr int64_t kEnd = 256, kOther = 257;
-// Byte-level, with special tokens.
 BpeTokenizer byte_level(const Texts& special = {"<|endoftext|>", "<|x|>"}) {
   Json json = own_json(detail::tokenizer_json(ByteTokenizer()));
   Json added = Json::array();

@@ -105,7 +105,7 @@ TEST_CASE("forward() without adapters is the base model's, eager, lazy, compiled
             .size() == 1);  // no gradient through the adapters, also when blocks run again
   {
     LazyScope lazy;
-    const Tensor off = model.forward(x, {.adapters = false}), on = model.forward(x);  // both wait
+    const Tensor off = model.forward(x, {.adapters = false}), on = model.forward(x);  // both are lazy
     CHECK(bits_of(off) == base);
     CHECK(bits_of(on) == adapted);
   }

@@ -46,7 +46,6 @@ Examples of_sizes(const std::vector<int64_t>& sizes, int64_t context = 100, int3
   }
   return all;
 }
-// Tokens that count.
 int64_t targets_of(const Examples& all) {
   int64_t n = 0;
   for (const Examples::Row& row : all.rows)
@@ -113,7 +112,7 @@ TEST_CASE("examples: a key that changes a text or its targets is followed, or re
       with.loss = ExampleLoss::all;
       CHECK_HAS(counted(f.read(in, with)), "77");
     }
-    for (const char* blank : {"null", "[]", "\"\"", "{}"}) {  // tables of one type have these
+    for (const char* blank : {"null", "[]", "\"\"", "{}"}) {  // tables with one type per column
       const std::string none = fmt::format(R"(, "{}": {})", key, blank);
       CHECK(counted(f.read(message ? line("", none) : line(none, ""), kPlain)) == ".a</s>");
     }

@@ -1,4 +1,4 @@
-// The mixture of experts and the vision transformer of models/examples learn, equally in all modes.
+// The models of models/examples learn, equally in all modes.
 #include <tapegrad/models/examples/moe.h>
 #include <tapegrad/models/examples/vit.h>
 #include <tapegrad/models/tools/memory_plan.h>
@@ -11,7 +11,7 @@ namespace {
 
 enum class Way { eager, lazy, compiled };
 
-// Losses and weights after some steps of AdamW on the same batches.
+// Losses and weights after steps of AdamW.
 template <class MakeModel, class Next> std::vector<double> trained(Way way, MakeModel make_model, Next next) {
   const Params params(Device(), 3);
   const Model model = make_model(params);

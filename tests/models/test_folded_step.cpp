@@ -8,7 +8,6 @@
 using namespace tg;
 namespace {
 using Loss = std::function<Tensor()>;
-// A model with its optimiser, from one seed.
 struct FoldedRun {
   Params params;
   Loss loss;
@@ -131,7 +130,7 @@ TEST_CASE("backward_and_step: no gradient of a weight is stored") {
     return memory_stats().peak;
   };
   FoldedRun plain(DType::f32, once, kConfig), folded(DType::f32, once, kConfig);
-  const int64_t others = 4 * 16 * kSide * 5;  // x, y and what comes of them
+  const int64_t others = 4 * 16 * kSide * 5;  // x, y and derived tensors
   const int64_t before = memory_stats().live;
   CHECK(peak_of(plain, false) - before >= kBytes);
   CHECK(peak_of(folded, true) - before <= others);
@@ -161,7 +160,7 @@ TEST_CASE("backward_and_step: what is stored, and what is refused, with nothing 
   FoldedRun plain(DType::f32, make, kConfig), stored(DType::f32, make, kConfig), few(DType::f32, make, kConfig);
   plain.adam.step(backward(plain.loss()));
   stored.adam.backward_and_step(stored.loss(), {.stored = {"*"}});
-  few.adam.backward_and_step(few.loss(), {.max_rows = 5});  // products have 6
+  few.adam.backward_and_step(few.loss(), {.max_rows = 5});  // products have 6 rows
   near(stored.all(), plain.all(), 0);
   near(few.all(), plain.all(), 0);
   const StateDict before = plain.all();

@@ -1,5 +1,5 @@
-// Folders of models come back, and damaged ones are refused. Foreign formats and dangling links are named, files next
-// to a tokenizer are followed or refused, and work on ids needs no tokenizer.
+// Model folders: round trips, damage, foreign formats, dangling links, files next to a tokenizer, work on ids without a
+// tokenizer.
 #include <tapegrad/models/tokenizers/utf8.h>
 #include <tapegrad/tools.h>
 
@@ -75,7 +75,7 @@ TEST_CASE("foreign files: other formats in a file's place are named, with the wa
   CHECK_SAYS(SafetensorsFile(f / "page"), "a page of HTML");
   CHECK_SAYS(read_tokenizer(f / "page"), "a page of HTML");
   const std::vector<std::string> page{f / "page"};
-  CHECK(read_texts(page) == kPage);  // it may be what somebody wants to learn
+  CHECK(read_texts(page) == kPage);  // a user may train on this page
   const std::vector<std::string> data{f / "a.txt"};
   for (const auto part : std::views::split(kNoText, '|')) {
     const std::string_view head(part.begin(), part.end());
@@ -341,7 +341,7 @@ TEST_CASE("foreign files: a tokenizer that cannot be read stops nothing but text
   detail::check_fits("folder", file, 258);
   CHECK_HAS(file.tokenizer_error, "the tokenizer has 260 tokens and the model 258");
 
-  // Exported with a tokenizer of bytes; then somebody adds a token.
+  // Exported with a tokenizer of bytes; then the user adds a token.
   const Run run(tiny_train());
   Folder out;
   const ByteTokenizer bytes;
@@ -351,7 +351,7 @@ TEST_CASE("foreign files: a tokenizer that cannot be read stops nothing but text
   const auto [params, model] = new_gpt(c, Params(Device::cpu(), 1));
   save_huggingface(out.path, c, params, {.tokenizer = &bytes});
   CHECK(load_model(out.path).tokenizer->encode("<user>").size() == 6);
-  CHECK(dynamic_cast<const ByteTokenizer*>(load_model(out.path).tokenizer.get()));  // the fast one, as it is unchanged
+  CHECK(dynamic_cast<const ByteTokenizer*>(load_model(out.path).tokenizer.get()));  // the file is unchanged: fast
   Json json = own_json(read_file(out / "tokenizer.json"));
   json["added_tokens"].push_back(Json{{"id", 256}, {"content", "<user>"}, {"special", false}});
   put(out / "tokenizer.json", text_of(json));
@@ -387,7 +387,7 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   CHECK(to_json(again.train) == to_json(c));
 
   CHECK_SAYS(load_model(folder / "nowhere"), "nowhere does not exist. A model is a folder");
-  const auto with_model = [&](auto change) {  // the message about a config.json that was changed
+  const auto with_model = [&](auto change) {  // message about the changed config.json
     auto j = own_json("{\"model\":" + to_json(tiny_model()) + "}");
     change(j["model"]);
     write_file_atomically(folder / "config.json", text_of(j));

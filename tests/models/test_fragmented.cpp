@@ -53,7 +53,7 @@ Layer small(DType dtype = DType::f64) {
   return l;
 }
 using Form = std::function<Tensor(const Tensor& x)>;
-// The value, the gradients of x and all parameters, and those of the gradients' own sum of squares.
+// Value, the gradients of x and all parameters, and those of the gradients' own sum of squares.
 std::vector<Tensor> derivatives(const Layer& l, const Tensor& at, const Form& form) {
   const Tensor x = at.detach().requires_grad_();
   std::vector<Tensor> of = l.leaves();

@@ -150,8 +150,8 @@ TEST_CASE("gguf: bf16, f16 and q8_0") {
   GptConfig ragged = small_gguf(Family::llama);
   ragged.ff_width = 40;
   const GgufContent f = GgufModel(ragged).save({.type = GgufType::q8_0});
-  CHECK(f.tensors.at("blk.0.ffn_down.weight").type == 1);  // rows of 40
-  CHECK(f.tensors.at("blk.0.ffn_up.weight").type == 8);    // 40 rows of 64
+  CHECK(f.tensors.at("blk.0.ffn_down.weight").type == 1);  // rows of 40: f16
+  CHECK(f.tensors.at("blk.0.ffn_up.weight").type == 8);    // rows of 64: q8_0
 }
 
 TEST_CASE("gguf: a weight that is not finite in the file is refused by name, and the former file stays") {

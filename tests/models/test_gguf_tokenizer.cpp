@@ -71,7 +71,7 @@ TEST_CASE("gguf: the type of an origin, its special tokens and its chat template
   f = saved();
   CHECK(f.text("tokenizer.chat_template") == "{{ y }}");
   CHECK(f.number("tokenizer.ggml.bos_token_id") == 9);
-  CHECK(saved("{{ z }}").text("tokenizer.chat_template") == "{{ z }}");  // merged adapter
+  CHECK(saved("{{ z }}").text("tokenizer.chat_template") == "{{ z }}");  // the origin of a merged adapter
 }
 
 TEST_CASE("gguf: tokenizers") {

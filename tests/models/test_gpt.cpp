@@ -1,5 +1,5 @@
-// Gpt against torch in f64 (tests/data/make_fixtures.py): small models, forward, backward and ten AdamW steps. Mixed
-// precision, recomputation and large configurations are in test_gpt_modes.cpp.
+// Gpt against torch in f64 (tests/data/make_fixtures.py): small models, forward, backward and ten AdamW steps.
+// test_gpt_modes.cpp has mixed precision, recomputation, large sizes.
 #include "support/files.h"
 #include "support/gpt_oracle.h"
 
@@ -63,7 +63,7 @@ void check_parameter(const Parameter& p, const Tensor& start, const Tensor& expe
   const Tensors a = qkv_of(p.tensor, c), b = qkv_of(expected, c);
   CHECK(norm_distance(a[0], b[0]) <= bound);
   CHECK(norm_distance(a[2], b[2]) <= bound);
-  CHECK(most(a[1] - qkv_of(start, c)[1]) <= reach);  // false of NaN
+  CHECK(most(a[1] - qkv_of(start, c)[1]) <= reach);  // false for NaN
 }
 
 }  // namespace

@@ -10,8 +10,8 @@ namespace {
 struct LazyRun {
   std::vector<std::vector<std::byte>> losses, weights;
   int64_t peak = 0;                 // last steps' peak over the memory between them
-  uint64_t plans = 0, kernels = 0;  // last steps'
-  int64_t arena = 0, live = 0;      // last plan's
+  uint64_t plans = 0, kernels = 0;  // counts of the last steps
+  int64_t arena = 0, live = 0;      // bytes of the last plan
 };
 GptConfig modernised(GptConfig c) {
   c.norm = NormKind::rms_norm, c.positions = Positions::rope, c.activation = Activation::swiglu;

@@ -17,7 +17,7 @@ std::vector<Tensor> gradients(const Gpt& model, const Params& params, const Tens
   for (auto& p : params.all()) r.push_back(g[p.tensor]);
   return r;
 }
-// A model of twelve layers, whose activations outweigh the rest.
+// Twelve layers: activations outweigh the rest.
 GptConfig deep() {
   return {.vocab_size = 32, .context = 64, .layers = 12, .heads = 4, .width = 64, .positions = Positions::rope};
 }
@@ -43,7 +43,7 @@ TEST_CASE("bf16 over f32 parameters: near f32, gradients in f32") {
     const Tensor mixed = model.forward(o.batch("tokens", 0), {.compute = DType::bf16});
     CHECK(mixed.dtype() == DType::bf16);
     CHECK(row_distance(mixed, exact) <= bf16_bound(o.config));
-    CHECK(row_distance(mixed, exact) > 1e-4);  // it was another computation
+    CHECK(row_distance(mixed, exact) > 1e-4);  // bf16 was used
     const auto all = [&](const char* which) {  // all batches as one
       const Tensor t = o.file.tensor(which);
       return reshape(t, {-1, t.size(2)});
@@ -198,7 +198,7 @@ TEST_CASE("recomputed cheap ops: two thirds of the memory, for the kernels that 
       const auto [params, model] = new_gpt(config, Params(Device(), 3));
       struct Bytes {
         int64_t kept, peak;
-        uint64_t kernels;  // backward's
+        uint64_t kernels;  // kernels of backward
       };
       const auto measured = [&](bool recompute) {
         const int64_t before = memory_stats().live;
@@ -246,7 +246,7 @@ TEST_CASE("recomputed activations: the peak of backward is that of one block") {
   // At most all block inputs, one block's activations and all weight gradients.
   const int64_t block = plain.kept / 12;
   CHECK(again.peak <= again.kept + block + weights);
-  CHECK(again.peak >= again.kept + block / 2);  // it was computed again
+  CHECK(again.peak >= again.kept + block / 2);  // activations were recomputed
   CHECK(double(again.peak) <= 0.3 * double(plain.peak));
 }
 

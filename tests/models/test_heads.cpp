@@ -23,7 +23,7 @@ TEST_CASE("gpt: the head over hidden() is forward(), bit for bit, for all option
       CHECK(h.shape() == Shape{2, i & 1 ? 1 : 8, c.width});
       if (c.classes && (i & 9) != 1) continue;
       if (i & 8) o.cache = &b;
-      if (c.classes) o.last_only = false;  // a head of classes reads the last token anyway
+      if (c.classes) o.last_only = false;  // a head of classes reads the last token
       const char* head = c.classes ? "score.weight" : c.tied_head ? "wte.weight" : "lm_head.weight";
       CHECK(bits_of(linear(h, m.params.state().at(head).to(h.dtype()))) == bits_of(m.model.forward(two_rows(), o)));
     }

@@ -1,5 +1,5 @@
-// models/io/huggingface: the logits of folders that transformers wrote (tests/data/make_huggingface.py), weight bits of
-// import and export, config.json of both versions, refusals of damaged or unsupported models.
+// models/io/huggingface: logits of folders that transformers wrote (tests/data/make_huggingface.py), weight bits,
+// config.json of both versions, refusals.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/tools.h>
@@ -21,7 +21,7 @@ struct Copy : HfFolder {
   using HfFolder::HfFolder;
   Json config() const { return own_json(read_file(path + "/config.json")); }
   void config(const Json& j) const { write_file_atomically(path + "/config.json", text_of(j)); }
-  // The message about config.json with a changed key.
+  // Message about config.json with a changed key.
   std::string with(const std::string& key, const Json& x) const {
     return with_key(path + "/config.json", key, x, [&] { return error(); });
   }
@@ -103,11 +103,11 @@ TEST_CASE("hugging face: configurations") {
   CHECK(llama.rope_scaling == RopeScaling{RopeScalingKind::llama3, 8, 1, 4, 16});
   CHECK(read("llama_tied").rope_scaling.kind == RopeScalingKind::linear);
   CHECK(read("llama_tied").bias);
-  CHECK(mistral.context == 20);  // its window
+  CHECK(mistral.context == 20);  // the sliding window
   CHECK(read("qwen2").qkv_bias);
   CHECK(qwen3.qk_norm);
   CHECK(qwen3.head_dim == 24);
-  // As version 5 writes it.
+  // config.json of version 5.
   Json five = own_json(read_file(data_folder("llama") + "/config.json"));
   Json rope = five["rope_scaling"];
   rope["rope_theta"] = 500.0;
@@ -277,7 +277,7 @@ TEST_CASE("hugging face: biases and norms that a model lacks are written, and on
   CHECK(s.at("transformer.ln_f.weight").to_vector<float>() == std::vector<float>(size_t(c.width), 1.f));
   CHECK(load_model(to.path).model.config() == c);
   check_same_bits(load_model(to.path).params.state(), params.state());
-  s["transformer.h.1.mlp.c_proj.bias"] = filled({c.width}, 0.5f);  // another program may train it
+  s["transformer.h.1.mlp.c_proj.bias"] = filled({c.width}, 0.5f);  // other programs may train this bias
   CHECK(to.with_weights(s) == "no error");
   const GptConfig now = load_model(to.path).model.config();
   CHECK(now.bias);
@@ -305,7 +305,7 @@ TEST_CASE("hugging face: other names, buffers and dtypes that files have") {
   for (const auto& [name, t] : m.params.state())
     CHECK(again.params.state().at(name).to_vector<float>() == t.to(DType::f16).to(DType::f32).to_vector<float>());
   const Folder same;
-  save_model(same.path, again);  // f16 as it was
+  save_model(same.path, again);  // still f16
   check_same_bits(all_tensors(same.path), all_tensors(half.path));
   m.params.all()[0].tensor.assign(filled({61, 32}, 1e5f));
   CHECK_SAYS(save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f16}),
@@ -493,7 +493,7 @@ TEST_CASE("huggingface: the tokens that end a text") {
 }
 
 TEST_CASE("huggingface: ends are added to the files where they are missing, and nothing else changes") {
-  const Copy folder("gpt2");  // end 60
+  const Copy folder("gpt2");  // end token 60
   const std::string config = read_file(folder / "config.json"), names = folder / "tokenizer_config.json";
   detail::save_ends(folder.path, {60}, chat_tokenizer());
   CHECK(read_file(folder / "config.json") == config);

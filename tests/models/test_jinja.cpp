@@ -75,7 +75,7 @@ TEST_CASE("jinja: errors name the line, and the message of raise_exception") {
   }
   CHECK(jinja_error("\xff").find("UTF-8") != std::string::npos);
   CHECK_THROWS_AS(JinjaTemplate("").render(Json::array()), Error);
-  CHECK(jinja_error("{% if 0 %}{{ 1|nope }}{% endif %}{{ '\u2003é\u2003'|trim }}") == "renders é");  // Jinja's
+  CHECK(jinja_error("{% if 0 %}{{ 1|nope }}{% endif %}{{ '\u2003é\u2003'|trim }}") == "renders é");  // Jinja's trim
 }
 
 TEST_CASE("jinja: limits of nesting, work and memory are Errors") {

@@ -60,7 +60,7 @@ TEST_CASE("fixed cache: a compiled forward gives the bits of the eager one, and 
         CHECK(bits_of(f({tokens})[0]) == bits_of(model.forward(tokens, {.cache = &eager})));
         CHECK(lengths_of(cache) == lengths_of(eager));
       }
-      for (KvCache* c : {&eager, &cache}) c->set_lengths(ids({4, 1}, {2}));  // another beginning, in between
+      for (KvCache* c : {&eager, &cache}) c->set_lengths(ids({4, 1}, {2}));
     }
     CHECK(f.stats().traces == 2);
     CHECK(f.stats().replays == 8);
@@ -91,7 +91,7 @@ TEST_CASE(
         if (i < after.size()) alone.push_back(after[i]);
       }
     }
-    // Without a cache: the logits of the last token of each.
+    // Without a cache: the logits of each sequence's last token.
     CHECK(distance(model.forward(padded, {.last_only = true, .lengths = n}), got[0]) <= 1e-5);
     // The sequence without a token must not move.
     model.forward(ids({1, 1, 1}, {3, 1}), {.cache = &cache, .lengths = ids({1, 0, 1}, {3})});

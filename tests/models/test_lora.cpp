@@ -31,7 +31,7 @@ struct LoraOracle {
   }
 };
 
-// A layer from `in` to `out` whose delta is not 0.
+// A layer with a nonzero delta.
 struct Example {
   Params base, params;
   LoraLinear layer;
@@ -346,10 +346,10 @@ TEST_CASE("LoRA: adapters on disjoint rows of one layer run as one") {
       CHECK(distance(y, wanted) <= (t == DType::f64 ? 1e-14 : 1e-6));
       CHECK(bits_of(high.forward(x)) == bits_of(y));
       const Tensor weight = plain.weight.detach() * 1;
-      high.merge();  // all of the layer
+      high.merge();  // merges all adapters of the layer
       CHECK(low.merged());
       CHECK(distance(low.forward(x), y) <= (t == DType::f64 ? 1e-14 : 1e-6));
-      for (const int64_t row : {0, 4})  // rows between the adapters
+      for (const int64_t row : {0, 4})
         CHECK(bits_of(slice(plain.weight, 0, row, row + 1)) == bits_of(slice(weight, 0, row, row + 1)));
       CHECK_SAYS(LoraLinear(low.linear(), params.at("more"), {.rank = 1, .dropout = dropout}, {0, 1}), "is merged.");
       high.unmerge();

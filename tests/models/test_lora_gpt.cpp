@@ -174,7 +174,7 @@ TEST_CASE("layers that are adapted, merged, replaced or prepared: compiled funct
   const NoGradScope off;
   const Tensor tokens = zeros({2, 8}, DType::i64);
   const tg::Compiled f = compile([&](Inputs in) { return std::vector{model.forward(in[0])}; });
-  std::vector<std::vector<std::byte>> seen;  // each change gives other logits
+  std::vector<std::vector<std::byte>> seen;
   const auto check = [&](const char* what) {
     CAPTURE(what);
     const auto want = bits_of(model.forward(tokens));
@@ -209,8 +209,8 @@ TEST_CASE("LoRA on a Gpt: frozen weights cost no gradients, no state and no acti
   const Tensor tokens = random({8, 64}, 1, 0, 31.99).to(DType::i64),
                targets = random({8, 64}, 2, 0, 31.99).to(DType::i64);
   struct Cost {
-    int64_t held = 0;      // bytes, by the forward pass
-    uint64_t kernels = 0;  // run in backward
+    int64_t held = 0;      // bytes that forward keeps
+    uint64_t kernels = 0;  // kernels of backward
     size_t gradients = 0;
     int64_t gradient_bytes = 0, state_bytes = 0;
   };

@@ -109,7 +109,7 @@ TEST_CASE("memory plan: batches, micro-batches, contexts and clipping") {
 TEST_CASE("memory plan: the peak is where activations or gradients make it") {
   TrainConfig c = short_run();
   c.batch = 64;
-  const MemoryPlan begin = plan_memory(small_model(), c);  // all activations, and the first gradients at most
+  const MemoryPlan begin = plan_memory(small_model(), c);  // all activations, and at most the first gradients
   CHECK(begin.activations > 10 * begin.gradients);
   CHECK(begin.gradients_at_peak < begin.gradients / 10);
   GptConfig wide = small_model();
@@ -232,7 +232,7 @@ TEST_CASE("dry run: ends with an Error as without one, and lets no tensor out") 
   CHECK(full({2}, 3.0).to_vector<float>() == std::vector<float>(2, 3.f));
   Tensor out;
   CHECK_SAYS(dry_run([&] { out = zeros({5}); }), "[dry_run] 1 tensors outlive the function");
-  out = {};  // frees what was never there
+  out = {};  // frees a tensor without memory
   Tensor view;
   CHECK_SAYS(dry_run([&] {
                view = zeros({5});

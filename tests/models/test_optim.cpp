@@ -105,7 +105,7 @@ TEST_CASE("clipping scales all gradients by their common norm") {
     CAPTURE(clip);
     const double scale = clip == 1.0 ? 1.0 / (5.0 + 1e-6) : 1.0;
     const auto m = first_moments(clip, norm);
-    CHECK(norm == 5);  // norm before clipping
+    CHECK(norm == 5);
     CHECK(m[0] == doctest::Approx(0.3 * scale).epsilon(1e-6));
     CHECK(m[1] == 0);
     CHECK(m[2] == doctest::Approx(0.4 * scale).epsilon(1e-6));
@@ -121,7 +121,7 @@ TEST_CASE("clipping: f64 gradients are scaled with the accuracy of f64") {
   const double want = std::sqrt(g[0] * g[0] + g[1] * g[1] + g[2] * g[2] + 2), scale = 0.1 / (want + 1e-6);
   CHECK(norm.dtype() == DType::f64);
   CHECK(std::abs(norm.item<double>() - want) <= 1e-15);
-  const auto m = opt.state().at("a.m").to_vector<double>();  // 0.1 times the scaled gradient
+  const auto m = opt.state().at("a.m").to_vector<double>();
   for (size_t i = 0; i < 3; ++i) CHECK(std::abs(m[i] / (0.1 * scale * g[i]) - 1) <= 1e-12);
 }
 
@@ -207,7 +207,7 @@ TEST_CASE("state: a snapshot, and what load_state() refuses") {
   const StateDict saved = opt.state();
   const auto m = bits_of(saved.at("w.m"));
   step(3);
-  CHECK(bits_of(saved.at("w.m")) == m);  // later steps leave it alone
+  CHECK(bits_of(saved.at("w.m")) == m);
   CHECK_SAYS(opt.load_state(with_tensor(saved, "w.v"), 1), "the state has no 'w.v'");
   CHECK_SAYS(opt.load_state(with_tensor(saved, "w.v", zeros({3, 5})), 1),
              "'w.v' is (3, 5) f32 in the state and must be (5, 3) f32");
@@ -242,7 +242,7 @@ TEST_CASE("schedule: constant, and warm-up to a constant rate") {
   const Schedule endless{.kind = ScheduleKind::constant, .lr = 1, .warmup = INT64_MAX};
   CHECK(endless.at(0) == std::ldexp(1.0, -63));
   CHECK(endless.at(INT64_MAX - 1) == 1);
-  CHECK(Schedule{.kind = ScheduleKind::constant, .lr = 1e-5, .min_lr = 1e-4}.at(3) == 1e-5);  // min_lr has no part
+  CHECK(Schedule{.kind = ScheduleKind::constant, .lr = 1e-5, .min_lr = 1e-4}.at(3) == 1e-5);  // min_lr is unused
 }
 
 TEST_CASE("schedule: cosine, with warm-up and without") {

@@ -101,7 +101,7 @@ TEST_CASE("SGD, groups of AdamW and SGD, skipped parameters and Muon equal torch
           }
         if (params.empty()) continue;  // empty: only Muon supports bf16
         const DType ns = kind == "f32" ? DType::f32 : kind == "f64" ? DType::f64 : DType::bf16;
-        if (name.starts_with("muon"))  // AdamW's
+        if (name.starts_with("muon"))  // a parameter for AdamW
           params.push_back({"head.weight", file.tensor("head.weight.init").detach().requires_grad_()});
         const auto opt = optimizer_of(name, c, params, ns);
         const double lr = opt->lr();
@@ -186,7 +186,7 @@ TEST_CASE(
     grads.map()[by_hand.params[2].tensor.id()] = zeros_like(by_hand.params[2].tensor);
     by_hand.optimizer->step(grads, {.clip_norm = 1});
     CHECK(zero.bits() == by_hand.bits());
-    CHECK(bits_of(zero.params[2].tensor) != extra);  // it decays, and moves by its momentum
+    CHECK(bits_of(zero.params[2].tensor) != extra);  // the weight decays, and moves by momentum
     CHECK(bits_of(zero.params[0].tensor) == bits_of(net.params[0].tensor));
   }
 }
@@ -282,7 +282,7 @@ TEST_CASE("state of each optimiser: its names, and a run goes on from it bit for
     });
     CHECK_HAS(message, fmt::format("[{}] 'x.m' of the state belongs to none of the 4 parameters.", name));
   }
-  CHECK(Sgd({{"w", random({2}, 1).requires_grad_()}}).state().empty());  // no momentum, no buffers
+  CHECK(Sgd({{"w", random({2}, 1).requires_grad_()}}).state().empty());
 }
 
 TEST_CASE("what Sgd and Muon refuse") {
@@ -326,7 +326,7 @@ TEST_CASE("orthogonalize: singular values near 1 in the directions of x, at any 
       CHECK(y.shape() == s);
       CHECK(distance(y, transpose(detail::orthogonalize(transpose(x), 5, DType::f64))) <= 1e-12);
       const Tensor gram = s[0] > s[1] ? matmul(y, y, {.trans_a = true}) : matmul(y, y, {.trans_b = true});
-      // The mean and the variance of the squared singular values.
+      // Mean and the variance of the squared singular values.
       const double n = double(gram.size(0)), mean = sum(y * y).item<double>() / n;
       CHECK(mean == doctest::Approx(1).epsilon(0.3));
       CHECK(sum(gram * gram).item<double>() / n - mean * mean < 0.1);

@@ -307,7 +307,7 @@ TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a 
   widest.fragments = 1, widest.fragmented = "h.*";
   const auto [params, model] = new_gpt(widest);
   const std::string value = R"({"data_offsets":[9223372036854775807,9223372036854775807],"dtype":"F32","shape":[)";
-  size_t bytes = 0, tensors = 0;  // a layer's, with the longest names, offsets and sizes
+  size_t bytes = 0, tensors = 0;  // a layer with the longest names, offsets and sizes
   for (const Parameter& p : params.all()) {
     if (!p.name.starts_with("h.0.")) continue;
     for (const std::string pattern : {"\"model.h.4095.{}\":", "\"adamw.h.4095.{}.m\":", "\"adamw.h.4095.{}.v\":"}) {
@@ -330,7 +330,7 @@ TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a 
 }
 
 TEST_CASE("configuration as JSON") {
-  GptConfig c = uneven();  // no field as it is by default
+  GptConfig c = uneven();  // no field has its default
   c.context = 16, c.width = 48;
   c.positions = Positions::rope, c.rope_theta = 500, c.norm = NormKind::rms_norm, c.norm_affine = false;
   c.dropout = 0.1, c.norm_eps = 1e-6, c.init_std = 0.3, c.head_dim = 6, c.qkv_bias = c.qk_norm = true;

@@ -1,5 +1,5 @@
-// Adapters as folders of PEFT: logits and gradients of PEFT's own (tests/data/make_peft.py), the same bits written
-// again, what its patterns select, damage and refusals; checkpoints of adapters.
+// Adapters as folders of PEFT: logits and gradients (tests/data/make_peft.py), the same bits written again, patterns,
+// damage, refusals; checkpoints of adapters.
 #include <tapegrad/models/io/peft_file.h>
 #include <tapegrad/tools.h>
 
@@ -24,7 +24,7 @@ SafetensorsFile expected_of(const std::string& name) {
 }
 std::string base_of(const std::string& name) { return data_folder(expected_of(name).metadata().at("base")); }
 
-// A copy of an adapter that can be changed.
+// A copy to change.
 struct Copy : Folder {
   std::string base;
   explicit Copy(const std::string& name) : base(base_of(name)) {
@@ -325,7 +325,7 @@ TEST_CASE("PEFT: damaged folders and other models") {
   CHECK_HAS(c.with_weights(c.weights(), {{"tapegrad.base", "0123"}}),
             "was trained over other weights: their hash was 0123");
   CHECK_HAS(c.with_weights(c.weights(), {{"tapegrad.base_dtype", "f16"}}), "base_dtype of 'f16'");
-  {  // A copy of the head must be the model's
+  {  // A copy of the head must equal the model's head
     const Copy head("qwen3_all");
     CHECK(head.error() == "no error");
     StateDict s = head.weights();
@@ -455,5 +455,5 @@ TEST_CASE("PEFT: an adapter over weights in bf16 is one over the same weights in
   save_adapter(second.path, loaded, {.base = detail::weights_hash(again), .folder = "/a"});
   for (const std::string& name : detail::adapter_files()) CHECK(read_file(second / name) == read_file(folder / name));
   const Tensor tokens = tensor({1, 2, 3, 4}, {1, 4});
-  CHECK(distance(fresh.forward(tokens), narrow.forward(tokens)) < 2e-2);  // that of bf16
+  CHECK(distance(fresh.forward(tokens), narrow.forward(tokens)) < 2e-2);  // tolerance of bf16
 }

@@ -211,7 +211,7 @@ TEST_CASE("events: records have TFRecord's frame, and every field comes back") {
     r.val_loss = 2;
     file.write(r);
     file.write_text("samples", 300, "a\n**b**\xff");
-    CHECK(events_of(read_file(files_in(dir).at(0))).size() == 2);  // the others wait
+    CHECK(events_of(read_file(files_in(dir).at(0))).size() == 2);  // the other events are buffered
     file.flush();
     CHECK(events_of(read_file(files_in(dir).at(0))).size() == 5);
     file.write(record_of(301, 1));
@@ -232,7 +232,7 @@ TEST_CASE("events: records have TFRecord's frame, and every field comes back") {
                     shape = field(2, field(2, "\x08\x01"));
   const std::string text = field(8, "\x08\x07" + shape + field(8, "    a\n    **b**\xef\xbf\xbd"));
   CHECK(e[4] == event(300, field(5, field(1, field(1, "samples") + metadata + text))));
-  CHECK(e[5] == event(301, field(5, scalar("loss/train", 1) + rest)));  // the destructor flushes
+  CHECK(e[5] == event(301, field(5, scalar("loss/train", 1) + rest)));
 }
 
 TEST_CASE("events: a later file sorts after the former ones, and tells TensorBoard its first step") {

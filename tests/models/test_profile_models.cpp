@@ -62,7 +62,7 @@ TEST_CASE("profiler: layers of a GPT are ranges, kernels of backward belong to t
     if (!std::get<std::string>(row.back()).starts_with(' ')) sum += std::get<double>(row[1]);
   int64_t all = 0;
   for (const Profile::Kernel& k : p.kernels) all += k.end - k.begin;
-  CHECK(sum == double(all));  // no kernel is missing, and none counts twice
+  CHECK(sum == double(all));
   CHECK(t.at("step", "Kernels/Instance") == double(p.kernels.size()));
   CHECK(t.at("  forward", "Total Time (ns)") + t.at("  backward", "Total Time (ns)") <=
         t.at("step", "Total Time (ns)"));
@@ -90,7 +90,7 @@ TEST_CASE("profiler: kernels of a compiled step have the phases and layers of th
       compiled ? fast(in) : step(in);
     }
     const Profile p = profiler.stop();
-    std::map<std::string, int> products;  // fusion changes the others
+    std::map<std::string, int> products;  // fusion changes the other kernels
     for (const auto& [what, n] : kernels_of(p, "step"))
       if (has(what, " matmul") || has(what, " linear") || has(what, "attention") || has(what, " adamw"))
         by_mode[compiled][what.substr(0, what.rfind(' '))] += n;

@@ -112,7 +112,7 @@ TEST_CASE("regex: a text can be cut where letters or digits end, and its pieces 
       inside += at < text.size();
     }
     CHECK(inside > 300);
-    cuts[0] = detail::Split{Regex("x+")};  // not known
+    cuts[0] = detail::Split{Regex("x+")};  // a pattern without known seams
     CHECK(detail::part_end(cuts, "a b c", 1) == 5);
   }
 }

@@ -28,12 +28,12 @@ Checkpoint checkpoint_of(const Run& run, const GptConfig& g = tiny_model()) {
           .data = DataIdentity::of(bytes_of(rhyme()), {"rhyme.txt", "the \"second\" ü.txt"}),
           .state = run.trainer.state()};
 }
-// A run after its second step, whose checkpoint of the first is on the disk.
+// A run after step 2, with a checkpoint of step 1.
 struct SavedRun {
   Folder folder;
   std::string path = folder / "checkpoint.safetensors";
   Run run{short_train()};
-  std::string former;  // what the file says
+  std::string former;  // content of the file
   SavedRun() {
     run.trainer.step();
     save_checkpoint(path, checkpoint_of(run));
@@ -46,7 +46,6 @@ StepRecord record(int64_t step) {
   r.step = step, r.loss = 0.5;
   return r;
 }
-// The message of loading a file of this content.
 std::string load_error(const std::string& content) {
   Folder folder;
   write_file_atomically(folder / "c.safetensors", content);
@@ -301,7 +300,7 @@ TEST_CASE("checkpoint: when the disk is full or the folder is gone, the former f
   signal(SIGXFSZ, former_handler);
   save_checkpoint(path, next);
   CHECK(load_checkpoint(path).state.step == 2);
-  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);  // no temporary file is left
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
   CHECK_SAYS(save_checkpoint(folder / "gone/checkpoint.safetensors", next),
              "its folder cannot be opened: No such file or directory");
 }
@@ -337,7 +336,7 @@ TEST_CASE("checkpoint: a state that is not finite is not saved, and the former f
   CHECK_HAS(refused("adamw.wte.weight.v", {0, 0}, inf), "'adamw.wte.weight.v' is inf at (0, 0) after step 2");
   CHECK_HAS(refused("model.wpe.weight", {0, 0}, inf),
             "[checkpoint] cannot write " + path + ": 'model.wpe.weight' is inf");
-  save_checkpoint(path, checkpoint_of(run));  // and one that is finite is
+  save_checkpoint(path, checkpoint_of(run));  // a finite state is saved
   CHECK(load_checkpoint(path).state.step == 2);
   // The trainer's own state must refuse a non-finite loss too.
   const std::string second = read_file(path);
@@ -392,7 +391,7 @@ TEST_CASE("log: resuming keeps the lines up to a step, whatever a crash left beh
   CHECK(resumed(lines(1, 2) + zeros + lines(3, 3), 3) == Result{3, lines(1, 4)});  // damaged in the middle
   CHECK(resumed(zeros + lines(2, 5) + "{\n", 4) == Result{4, lines(2, 5)});
   CHECK(resumed(lines(1, 2) + "{\"step\":\"3\"}\n", 3) == Result{2, lines(1, 2) + lines(4, 4)});
-  CHECK(resumed(lines(1, 3) + lines(2, 3), 3) == Result{3, lines(1, 4)});  // steps rise
+  CHECK(resumed(lines(1, 3) + lines(2, 3), 3) == Result{3, lines(1, 4)});  // steps must increase
   CHECK(resumed("", 0) == Result{0, lines(1, 1)});
   const auto found = [&](const std::string& text, int64_t step) {
     write_file_atomically(path, text);

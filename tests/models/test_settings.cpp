@@ -150,7 +150,7 @@ TEST_CASE("settings: enums of a run go through words and JSON") {
                                 {"recompute", "block"},
                                 {"lr", "1e-5"},
                                 {"matmul_precision", "medium"}});
-  // min_lr is 1e-4, and means nothing here
+  // min_lr is 1e-4 and unused
   CHECK(run.train.schedule == ScheduleKind::constant);
   CHECK(run.train.dtype == DType::bf16);
   CHECK(run.train.recompute == Recompute::block);
@@ -206,7 +206,7 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
   CHECK(file(R"({"tokenizer": {"type": "bytes"}})") == "no error");
   CHECK(of_text(R"({"tokenizer": null})", run_preset("shakespeare-cpu")).tokenizer == "byte");
 
-  // what holds every field says nothing about each: all of it loads, whatever has an effect
+  // A text with every field loads, even if some have no effect.
   RunConfig run;
   run.model.rope_theta = 500, run.model.init = InitScheme::xavier, run.model.init_std = 0.5;
   run.train.schedule = ScheduleKind::constant, run.train.min_lr = 1;
@@ -221,7 +221,7 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
 }
 
 TEST_CASE("settings: named models are those of their sources, field by field") {
-  const auto model = [](int64_t layers, int64_t heads, int64_t width) {  // what all have, and each field
+  const auto model = [](int64_t layers, int64_t heads, int64_t width) {  // common fields, and each field
     GptConfig c;
     c.layers = layers, c.heads = heads, c.width = width, c.kv_heads = 0, c.ff_width = 0, c.norm_affine = true;
     c.dropout = 0, c.norm_eps = 1e-5, c.init = InitScheme::gpt2, c.init_std = 0.02, c.positions = Positions::learned;

@@ -1,4 +1,4 @@
-// The table "Threads" of core/README.md. Not for the thread sanitizer: sizes are read without a lock.
+// Table "Threads" of core/README.md. Not for the thread sanitizer: sizes are read without a lock.
 #include <tapegrad/tapegrad.h>
 
 #include <atomic>

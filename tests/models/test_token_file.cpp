@@ -168,7 +168,7 @@ TEST_CASE("token files: twenty gigabytes take no memory") {
   for (int i = 0; i < 5; ++i) {
     const std::string path = f / fmt::format("{}.bin", i);
     write_file_atomically(path, std::string_view("\1\0", 2));
-    fs::resize_file(path, uintmax_t(4) << 30);  // a sparse file
+    fs::resize_file(path, uintmax_t(4) << 30);
     shards.push_back(TokenData::from_file(path));
   }
   const TokenData all = TokenData::join(shards);
@@ -208,7 +208,7 @@ TEST_CASE("token files: those of another tokenizer are refused, as their meta.js
   write_file_atomically(f / "a.bin", "ab");
   const std::vector<TokenData> files{TokenData::from_file(f / "a.bin")};
   detail::check_shards(files, &bytes);
-  write_file_atomically(f / "meta.json", R"({"vocab_size": 65, "shards": 3})");  // another program's
+  write_file_atomically(f / "meta.json", R"({"vocab_size": 65, "shards": 3})");  // file of another program
   detail::check_shards(files, &bytes);
   write_file_atomically(f / "meta.json", text_of(Json{{"tokenizer_hash", detail::tokenizer_hash(bytes)}}));
   detail::check_shards(files, &bytes);
@@ -225,9 +225,9 @@ TEST_CASE("token files: shards are those that their meta.json lists, as long as 
   const Folder f;
   write_file_atomically(f / "a.bin", "abcd");
   write_file_atomically(f / "b.bin", "ab");
-  const std::vector<TokenData> files{TokenData::from_file(f / "a.bin")};  // one of two
+  const std::vector<TokenData> files{TokenData::from_file(f / "a.bin")};  // one of two shards
   const auto meta = [&](std::string_view text) { write_file_atomically(f / "meta.json", text); };
-  meta(R"({"shards": {"train": 1}})");  // another program's
+  meta(R"({"shards": {"train": 1}})");  // file of another program
   detail::check_shards(files, nullptr);
   meta(R"({"tokenizer_hash": "1", "shards": {"a.bin": 2, "b.bin": 1}})");
   detail::check_shards(files, nullptr);

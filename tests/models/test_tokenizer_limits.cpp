@@ -68,7 +68,7 @@ TEST_CASE("tokenizer limits: steps, and what they make of a text or token") {
   CHECK_SAYS(of(json).encode("a a"), "and may make 4144, 16 times its size");
   json = bytes_json();
   json["normalizer"] = replace("\xe2\x96\x81");
-  CHECK(of(json).encode(std::string(3000, 'a')).size() > 0);  // published ones have it
+  CHECK(of(json).encode(std::string(3000, 'a')).size() > 0);  // published tokenizers have this rule
 }
 
 TEST_CASE("tokenizer limits: patterns that try the same text again and again") {

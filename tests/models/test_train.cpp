@@ -177,7 +177,7 @@ TEST_CASE("train: the learning rate follows the schedule that is named") {
   };
   const auto cosine = rates();
   c.schedule = ScheduleKind::constant;
-  c.min_lr = 1;  // means nothing to it
+  c.min_lr = 1;  // unused
   CHECK(rates() == std::vector<double>{5e-4, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3});
   CHECK(cosine[1] == 1e-3);
   for (size_t i = 2; i < 6; ++i) CHECK(cosine[i] < cosine[i - 1]);
@@ -300,7 +300,7 @@ TEST_CASE("accumulate: micro-batches with ignored targets make the gradients of 
   // weights of 1/3 each would be far off
   const Accumulated equal = accumulate(mean, std::span(micro).first(1));
   CHECK(std::abs(equal.loss.item<double>() - parts.loss.item<double>()) > 1e-4);
-  const GradMap alone = backward(cross_entropy(model.forward(tokens[1]), targets[1]));  // one: the same bits
+  const GradMap alone = backward(cross_entropy(model.forward(tokens[1]), targets[1]));  // one batch: the same bits
   const Accumulated one = accumulate(mean, std::span(micro).subspan(1, 1));
   for (const Parameter& p : params.all()) CHECK(bits_of(one.grads[p.tensor]) == bits_of(alone[p.tensor]));
   CHECK_SAYS(accumulate(mean, std::span(micro).subspan(2, 1)), "without a kept target");
@@ -328,7 +328,7 @@ TEST_CASE("train: two micro-batches of 4 make the steps of a batch of 8") {
 TEST_CASE("train: a step that is not finite names the op and its scope, and changes nothing") {
   TrainConfig c = tiny_train();
   c.val_fraction = 0;
-  const auto unchanged = [](Trainer& t) {  // the message of a step; the trainer is as before it
+  const auto unchanged = [](Trainer& t) {  // the message of a step that changes nothing
     const Snapshot before = snapshot(t.state());
     const std::string message = error_of([&] { t.step(); });
     CHECK(snapshot(t.state()) == before);
@@ -352,7 +352,7 @@ TEST_CASE("train: a step that is not finite names the op and its scope, and chan
     run.trainer.step();
     run.trainer.step();
     const std::string message = unchanged(run.trainer);
-    CHECK(calls == 4);  // the step, and once more
+    CHECK(calls == 4);  // once in the step, once in the search
     CHECK_HAS(message, "[train] the gradient's norm of step 3 is inf", "[mul_scalar]", "\n    in hook");
   }
   SUBCASE("what does not happen again is not explained away") {

@@ -76,7 +76,7 @@ TEST_CASE("compiled steps: a run that goes on from any step is the run that neve
     CHECK(numbers_of(records) == all);
     CHECK(snapshot(rest.trainer.state()) == snapshot(whole.trainer.state()));
   }
-  Run back(compiled);  // a state of before its own steps
+  Run back(compiled);  // a state from before these steps
   const TrainerState start = back.trainer.state();
   for (int i = 0; i < 4; ++i) back.trainer.step();
   back.trainer.load_state(start);
