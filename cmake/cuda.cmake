@@ -88,7 +88,7 @@ function(tg_add_cuda target)
   target_compile_features(tg_cuda_runtime PRIVATE cxx_std_20)
   target_link_libraries(tg_cuda_runtime PRIVATE fmt::fmt Threads::Threads tg_flags)
   target_precompile_headers(tg_cuda_runtime PRIVATE <tapegrad/core/op.h>)
-  set(gpus "80-real, 90a-real")  # the emulator's
+  set(gpus "80-real, 90a-real")  # GPUs of the emulator
   if(TG_HAS_CUDA)
     list(JOIN CMAKE_CUDA_ARCHITECTURES ", " gpus)
   endif()

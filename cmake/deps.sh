@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs missing build dependencies with apt, as root or through sudo; elsewhere lists the packages for dnf, brew and
-# vcpkg. If nothing is missing it needs no network. It searches like CMake: CMAKE_PREFIX_PATH, CXX and toolchain files.
+# vcpkg. It searches like CMake: CMAKE_PREFIX_PATH, CXX and toolchain files.
 #   sh cmake/deps.sh          for a build and its tests
 #   sh cmake/deps.sh --ci     also for .ci/run (Debian 12)
 #   sh cmake/deps.sh --list   prints the package names per manager

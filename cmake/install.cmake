@@ -16,7 +16,7 @@ foreach(header IN LISTS public_headers)
   install(FILES ${file}
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad/${folder})
 endforeach()
-# For builds without CMake; relative paths.
+# pkg-config file; relative paths.
 set(tapegrad_pc_libs)
 if(TG_HAS_CUDA)
   set(tapegrad_pc_libs "${CUDA_cudart_static_LIBRARY} -lrt")

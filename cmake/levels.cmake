@@ -54,7 +54,7 @@ function(tg_add_kernel_levels target)
       target_compile_options(tg_kernels_v${level} PRIVATE ${TG_KERNEL_FLAGS} -march=x86-64-v${level} -mtune=generic)
       target_compile_definitions(tg_kernels_v${level} PRIVATE TG_ISA_LEVEL=${level})
     endif()
-    # Joining gains little, and one change would recompile eight.
+    # Joining files gains little, and one change would recompile eight.
     set_target_properties(tg_kernels_v${level} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
     target_compile_features(tg_kernels_v${level} PUBLIC cxx_std_20)
     target_compile_options(tg_kernels_v${level} PRIVATE ${TG_MATH_FLAGS})

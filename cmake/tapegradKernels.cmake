@@ -1,4 +1,4 @@
-# Compiles CUDA kernels, tapegrad's and, from its package, those of other projects:
+# Compiles CUDA kernels, also of other projects:
 #   tapegrad_kernels(<target> <file.cu>...)
 # compiles by nvcc or, with TG_CUDA=EMULATE, by the host compiler for the emulator; without a CUDA backend it does
 # nothing. Call it outside of functions, because it enables the language. GPUs are tapegrad's unless

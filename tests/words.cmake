@@ -1,6 +1,5 @@
-# cmake -DROOT=<repository> -P tests/words.cmake checks the documents. README.md has at most 1300 words, and every
-# folder has a README.md. Relative links, `folder/path.ext` and `folder/path/` in backticks point at files or folders.
-# No folder has more than 50 files. tests/size.py has the ceilings of lines.
+# cmake -DROOT=<repository> -P tests/words.cmake checks the documents: README.md has at most 1300 words, every folder
+# has a README.md, links and paths in backticks exist, and no folder has more than 50 files.
 cmake_minimum_required(VERSION 3.25)
 set(folders core ops autograd cpu cuda models bench tests cmake)
 set(most_words 1300)

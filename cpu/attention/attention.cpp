@@ -22,7 +22,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 using namespace blocks;
 
-// Up to kAlone queries of a head: panels would leave most lanes empty.
+// Up to kAlone queries of a head run one by one: panels would leave most lanes empty.
 constexpr int64_t kAlone = 4;
 
 template <class T, class K>
@@ -177,7 +177,7 @@ template <class T> struct BackwardTile {
   // dq of this key range (tq, whole vectors); null if it has all keys.
   C* part;
   int64_t hs = z.hs, ld = whole_vectors<C>(hs), wide = kWidens<T> || ld != hs ? ld : 0;
-  // Holds rows of y before there are scores.
+  // p holds rows of y before it holds scores.
   int64_t p_size = std::max(kStrip * kKeys, ld* kQueries);
   Scratch scratch{need(p_size) + need(kStrip * kKeys) + 3 * need(kQueries) + 2 * need(kQueries * hs) +
                   2 * need(kQueries * ld) + 3 * need(kKeys * ld) + need(z.tq * wide) + 2 * need(z.tk * wide)};
@@ -203,7 +203,7 @@ template <class T> struct BackwardTile {
     };
     if (part) {
       C* const of_head = part + (h - g * z.group) * z.tq * ld;
-      std::fill_n(of_head, z.tq * ld, C(0));  // queries may see none
+      std::fill_n(of_head, z.tq * ld, C(0));  // queries may see no keys
       return all({of_head, ld});
     }
     Sums<T> dq(out[0], b, h, dqs, 0, z.tq);

@@ -108,7 +108,7 @@ struct Block {
   Triangle triangle(Triangle::Of of, int64_t at) const { return seen_first() < n ? Triangle{of, at} : Triangle{}; }
 };
 
-// Reads of keys by the score GEMM: at most two. False on the baseline, whose sums may depend on alignment.
+// Whether the score GEMM reads keys at most twice. False on the baseline, whose sums may depend on alignment.
 template <class C> bool reads_seldom(int64_t queries) { return kRowsAlone && queries <= 2 * kPanel<C>; }
 
 // extra: lengths and starts, if any.

@@ -18,7 +18,7 @@ template <class C> inline Vector<C> lane_numbers() {
   for (int64_t i = 0; i < kVector<C>; ++i) v[i] = C(i);
   return v;
 }
-// f(k, hidden) for keys in [k, end) that a lane from w on sees. hidden(no, yes) is `no` in lanes that do not.
+// Calls f(k, hidden) for keys in [k, end) that a lane >= w sees. hidden(no, yes) is `no` in lanes that do not see k.
 template <class C, class F> TG_HD_INLINE void for_seen(const Panel& x, int64_t w, int64_t k, int64_t end, F&& f) {
   const int64_t all = std::min(x.seen_by(w), end), some = std::min(x.seen_by(w + kVector<C> - 1), end);
   for (; k < all; ++k) f(k, [](Vector<C>, Vector<C> y) { return y; });
@@ -29,13 +29,13 @@ template <class C> inline void clear_rows(const Panel& x, int64_t w, C* p) {
   for (int64_t k = x.seen_by(w + kVector<C> - 1); k < x.n; ++k) store_vector(p + k * x.ld + w, Vector<C>{});
 }
 
-// Scores s become exponentials, 0 where masked; max (of scale s, scale >= 0) and sum cover all scores so far. `factor`:
-// of earlier sums.
+// Scores s become exponentials, 0 where masked; max (of scale s, scale >= 0) and sum cover all scores so far. `factor`
+// scales earlier sums.
 template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* sum, C* factor) {
   using V = Vector<C>;
   const V none = V{} - std::numeric_limits<C>::infinity();
   for (int64_t w = 0; w < x.width; w += kVector<C>) {
-    V top = none;  // may lose NaN, which the sum has
+    V top = none;  // may lose NaN, but the sum keeps it
     for_seen<C>(x, w, 0, x.n, [&](int64_t k, auto hidden) {
       const V y = hidden(none, load_vector(s + k * x.ld + w));
       top = top < y ? y : top;
@@ -44,7 +44,7 @@ template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* s
     top *= scale;
     top = before < top ? top : before;
     V total = {};
-    constexpr int64_t kChain = 16;  // additions per chain: rounding error
+    constexpr int64_t kChain = 16;  // additions per chain, which limit the error
     for (int64_t k0 = 0; k0 < x.n; k0 += kChain) {
       V some = {};
       for_seen<C>(x, w, k0, k0 + kChain, [&](int64_t k, auto hidden) {

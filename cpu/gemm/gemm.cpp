@@ -49,7 +49,7 @@ template <class T> void run_medium_m(const Product<T>& p, bool parallel) {
 // Few rows, bound by one read of B.
 template <class T> bool fits_small_m(const Product<T>& p) {
   if (p.m > small_m::kMost || p.k < 8 || p.n <= kLanes<T> || (p.b.row != 1 && p.b.col != 1)) return false;
-  return !p.o.accumulate || p.k <= kDepth;  // one chain
+  return !p.o.accumulate || p.k <= kDepth;  // the sum is one FMA chain
 }
 template <class T> void run_small_m(const Product<T>& p, bool parallel) {
   const auto store = [&](int64_t i, int64_t j, int64_t n, const T* sums) {

@@ -39,7 +39,7 @@ template <class T> void tile(const Product<T>& p, int64_t i, int64_t rows, int64
     product(rows, cols, p.k, p.a.at(i, 0).p, a ? p.a.row : p.a.col, p.b.at(0, j).p, b ? p.b.row : p.b.col, c, p.ldc);
   p.finish(i, rows, j, cols);
 }
-// The split of C that packs least: rows of tiles pack B, columns A.
+// Split of C that packs least: each row of tiles packs B, each column A.
 struct Cut {
   int64_t rows, cols, m, n;  // tiles down and across; m x n: a tile
   Cut(int64_t size_m, int64_t size_n, int64_t k) {

@@ -16,7 +16,7 @@ namespace {
 using Int8Product = packed::Product<int8_t, int32_t>;
 using Int8Kernels = packed::Kernels<int8_t, int32_t>;
 constexpr int64_t kSerial = 1 << 22;  // multiply-adds: below, serial
-constexpr int64_t kFew = 32;          // rows: B bounds time up to here
+constexpr int64_t kFew = 32;          // reading B bounds the time up to this m
 
 // Portable C++: compilers vectorise int16 products.
 namespace plain {
@@ -29,7 +29,7 @@ void widen(MatView<int8_t> v, int64_t rows, int64_t depth, int16_t* to) {
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t t = 0; t < depth; ++t) to[i * kDepth + t] = v.p[i * v.row + t * v.col];
   } else {
-    for (int64_t i = 0; i < rows; i += 32)  // cache lines
+    for (int64_t i = 0; i < rows; i += 32)  // 32 elements per cache line
       for (int64_t t = 0; t < depth; ++t)
         for (int64_t r = i; r < std::min(rows, i + 32); ++r) to[r * kDepth + t] = v.p[r + t * v.col];
   }
@@ -75,7 +75,7 @@ struct TileDot {
 };
 #endif
 
-// vpdpbusd is unsigned by signed: packed B has 128 added, `starts` subtracts.
+// vpdpbusd multiplies unsigned by signed: packed B has 128 added, and `starts` subtracts the excess.
 const Int8Kernels* kernels(Int8Path path) {
   using namespace packed;
 #if TG_ISA_LEVEL == 4

@@ -32,7 +32,7 @@ struct Madd {
     sum = _mm256_add_epi32(sum, products);
   }
 };
-// vpdpbusd is unsigned by signed: 128 is added to B, and its product with A's row subtracted.
+// vpdpbusd multiplies unsigned by signed: 128 is added to B, and its product with A's row subtracted.
 struct Vex {
   using Vector = __m256i;
   using OfA = int8_t;

@@ -15,7 +15,7 @@ namespace tg::cpu::TG_ISA_NS {
 #if TG_ISA_LEVEL == 4
 namespace {
 using namespace packed;
-constexpr int64_t kMaxSmallM = 16;        // B bounds time up to here
+constexpr int64_t kMaxSmallM = 16;        // reading B bounds the time up to this m
 constexpr int64_t kWorthwhile = 1 << 20;  // multiply-adds
 constexpr int64_t kSerial = 1 << 21;      // serial below
 constexpr int64_t kTileDepth = kRow / 2;
@@ -30,7 +30,7 @@ __m512i rounded(__m512i x) {
   return _mm512_and_si512(_mm512_mask_or_epi32(up, nan, x, _mm512_set1_epi32(0x400000)),
                           _mm512_set1_epi32(int(0xffff0000)));
 }
-// rounded(); Guard must see elements that it flushes to 0.
+// rounded() of the first parts. Guard must see elements that it flushes to 0.
 __m512i rounded_first(__m512i x) {
   const __m512i size = _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)), one = _mm512_set1_epi32(1);
   const __mmask16 lost = _mm512_cmplt_epu32_mask(_mm512_sub_epi32(size, one), _mm512_set1_epi32(0x8000));
@@ -137,8 +137,8 @@ class Guard {
   }
 
  private:
-  // Biased f32 exponents. A row's absmax of 2^-96 leaves 30 bits above the denormals, as do dot products; sums of 2^16
-  // terms below 2^112 are finite.
+  // Biased f32 exponents. Rows with absmax 2^-96 or more, and their dot products, leave 30 bits above the denormals;
+  // sums of 2^16 terms below 2^112 are finite.
   static constexpr int kInfinite = 255, kLeast = 127 - 96, kLeastOfProduct = 254 - 96, kMostOfProduct = 254 + 110;
   static int exponent(uint16_t bits) { return bits >> 7; }
   static int64_t padded(int64_t n) { return ceil_div(n, kSide) * kSide; }

@@ -138,7 +138,7 @@ void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, 
     if (t + kBlock <= range.k)
 #pragma GCC unroll 16
       for (int i = 0; i < L; ++i, p += ld) {
-        // Else compilers keep an offset per row: more than there are registers.
+        // Prevents an offset per row, which would take more registers than there are.
         asm("" : "+r"(p));
         x[i] = load_bits<S>(p);
       }

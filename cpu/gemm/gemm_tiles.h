@@ -19,7 +19,7 @@ inline constexpr int64_t kReadB = 6, kPackB = 16, kTransposeB = 24, kPackA = 20;
 // Contiguous columns of A up to this size stay in place.
 template <class T> inline constexpr int64_t kColumns = (1 << 23) / sizeof(T);
 
-inline thread_local Scratch t_shared, t_own;  // caller's, for all threads; a tile's
+inline thread_local Scratch t_shared, t_own;  // scratch of all threads; of a tile
 
 struct Block {  // [first, first + depth) of k
   int64_t first, depth;
@@ -84,7 +84,7 @@ template <class T> struct Tiles {
   const int64_t padded = shares_b ? ceil_div(p.n, kCols<T>) * kCols<T> : ceil_div(p.m, kRows) * kRows;
   int64_t down = 1, across = 1, rows = 0, cols = 0;  // tiles, a tile's size
 
-  // The cheapest split into about `want` tiles. Threads idle while the last tiles run (+ 2), so small tiles win.
+  // Cheapest split into about `want` tiles. Threads idle while the last tiles run (+ 2), so small tiles win.
   void cut() {
     const int64_t want = std::clamp<int64_t>(p.m * p.n * p.k / kTile<T>, 1, kMostTiles);
     const int64_t least_down = packs_a && !shares_a ? ceil_div(p.m, kTileRows) : 1;

@@ -1,4 +1,4 @@
-// The arguments of products.
+// Arguments of products.
 #pragma once
 #include <tapegrad/cpu/simd/function_ref.h>
 #include <tapegrad/cpu/simd/vector.h>

@@ -26,7 +26,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
       const MatView<T> v{x.data<T>() + at, x.strides()[d - 2], x.strides()[d - 1]};
       return trans ? v.transposed() : v;
     };
-    // Batch strides, broadcast to the output's.
+    // Batch strides, broadcast to the output.
     Shape batch(s.begin(), s.end() - 2);
     const auto batch_strides = [&](const Buf& x) {
       const size_t d = x.shape().size() - 2;
@@ -101,7 +101,7 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
 void linear(const op::Linear& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() > 0) kernel::visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.precision, in, out[0]); });
 }
-// The activation's own kernel: compilers may round another loop over F differently.
+// Calls the activation's kernel: compilers may round another loop over F differently.
 template <class F> void linear_activation(const op::LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   kernel::visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.precision, in, out[0]); });

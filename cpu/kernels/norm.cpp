@@ -170,7 +170,7 @@ template <class T, class B> struct Backward {
     const int64_t n = x.n, together = rows_together(n, 1024);
     std::vector<T> x_scratch[kMostTogether], ds_scratch;
     std::vector<B> dy_scratch[kMostTogether];
-    // In one loop dx and ds could be rounded as one.
+    // Separate loops: in one loop dx and ds could be rounded together.
     T* const before = ds ? t_rows.get<T>(n) : nullptr;
     thread_local Scratch t_kept;
     C* const kept = kKeeps ? t_kept.get<C>(2 * together * n) : nullptr;
@@ -202,7 +202,7 @@ template <class T, class B> struct Backward {
     if (n == 0) return;
     const int64_t chunk = std::clamp<int64_t>((count + 63) / 64, 16, 128), chunks = (count + chunk - 1) / chunk;
     thread_local Scratch t_parts;
-    C* const parts = dw || db ? t_parts.get<C>(2 * chunks * n) : nullptr;  // dw's, then db's
+    C* const parts = dw || db ? t_parts.get<C>(2 * chunks * n) : nullptr;  // chunks of dw, then of db
     parallel_for(chunks, std::max<int64_t>(1, kGrain / (n * chunk)), [&](int64_t c, int64_t last) {
       for (; c < last; ++c) {
         const int64_t begin = c * chunk, end = std::min(count, begin + chunk);

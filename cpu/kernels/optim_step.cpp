@@ -111,7 +111,7 @@ template <class T, class M, class G>
 void adamw_block(int64_t n, int64_t at, const AdamWOf<T>& numbers, const std::tuple<const T*, const M*, const M*>& in,
                  const G* g, const std::tuple<T*, M*, M*>& out) {
   const AdamWOf<T> c = numbers;
-  const auto decay = c.decay(c.now);  // selects prevent vectors
+  const auto decay = c.decay(c.now);  // hoisted: selects prevent vectorisation
   if (c.skip) return keep(n, in, out);
   const auto [w, m, v] = in;
   const auto [w1, m1, v1] = out;
@@ -234,7 +234,7 @@ struct Rest {
     for (int64_t i = 0; i < n; ++i) to[at + i] = bf16(float(w[i]));
   }
 };
-// Low bits, and elements outside the updated parts.
+// Copies low bits, and elements outside the updated parts.
 template <class Op> void keep_rest(const Op& op, Bufs in, Bufs out) {
   const size_t copies = out.size() - op.copied.size(), low = copies - op.split.size();
   for (size_t k = 0; k < copies; ++k) {
@@ -264,7 +264,7 @@ void adamw_step(const op::AdamWStep& op, Bufs all_in, Bufs all_out, Context&) {
                 TG_SAME_INDEX
                 for (int64_t i = 0; i < size; ++i) {
                   const op::SplitWeight s = op::split(x[i]);
-                  w1[i].bits = s.high.bits, low[i] = s.low;  // copies of structs prevent vectors
+                  w1[i].bits = s.high.bits, low[i] = s.low;  // struct copies prevent vectorisation
                 }
               } else {
                 adamw_block(size, place, numbers.of<W>(k), from, grad, to);

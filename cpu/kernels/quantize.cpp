@@ -16,7 +16,7 @@
 namespace tg::cpu::TG_ISA_NS {
 namespace {
 constexpr int64_t kSide = 64;                   // elements gathered together
-constexpr int64_t kInCache = int64_t(1) << 22;  // bytes read twice in turn
+constexpr int64_t kInCache = int64_t(1) << 22;  // bytes that stay in cache for the second read
 constexpr int64_t kPanel = 256;                 // columns, at least: contiguous runs
 
 // Magnitudes order like their bits.
@@ -49,7 +49,7 @@ template <class T> void encode(const T* x, int64_t n, float absmax, int8_t* to) 
 }
 thread_local Scratch t_parts, t_most, t_absmax;
 
-// absmax of columns [0, n) as bits of floats. first(lines) precedes the read of each range of lines.
+// absmax of columns [0, n) as bits of floats. Calls first(lines) before reading each range of lines.
 template <class T, class F> const uint32_t* largest_by_place(const Lines<T>& x, F&& first) {
   constexpr int64_t kParts = 16, kTogether = 4;
   const int64_t part = std::max<int64_t>(1, (x.lines + kParts - 1) / kParts);
@@ -132,7 +132,7 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   if (bad) fail_without_code(op.name(), x, op.absmax_dtype);
 }
 
-// GELU's own kernel: compilers may round another loop differently.
+// Calls GELU's kernel: compilers may round another loop differently.
 template <class F, class T> void gelu_quantize_rows(const op::GeluQuantize& op, const Buf& h, Bufs out, Context& c) {
   const int64_t n = h.shape().back();
   const Rows<T> row(h);
@@ -163,7 +163,7 @@ void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context& c) {
   in[0].dtype() == DType::f32 ? run.template operator()<float>() : run.template operator()<bf16>();
 }
 
-// f(p, at, n) for contiguous segments, on the thread pool; `at`: row-major index. Strided elements go through scratch.
+// Calls f(p, at, n) for contiguous segments, on the thread pool; `at`: row-major index. Strided elements use scratch.
 template <class T, class F> void for_segments(const Buf& x, F&& f) {
   using At = std::array<int64_t, 2>;
   for_rows<2>(x.shape(), {dense(x.shape()), x.strides()}, [&](int64_t n, const At& at, const At& step) {

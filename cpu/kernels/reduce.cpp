@@ -55,7 +55,7 @@ template <class T> struct AddTo : Add<T> {  // mean, in the compute dtype
   A count;
   void store(int64_t out, A total) const { means[out] = total / count; }
 };
-// Adds Term()(element, of the output).
+// Adds Term()(element, value of the output).
 template <class T, class Value, class Term> struct AddTerms {
   using A = Acc<T>;
   const T* x;
@@ -76,7 +76,7 @@ template <class T, class Value, class Term> struct AddTerms {
 struct SquaredDifference {
   template <class A> A operator()(A a, A b) const { return (a - b) * (a - b); }
 };
-template <class T> struct AddSquares : AddTerms<T, Acc<T>, SquaredDifference> {  // divided
+template <class T> struct AddSquares : AddTerms<T, Acc<T>, SquaredDifference> {  // divided by the count
   using A = Acc<T>;
   T* y;
   A divisor;

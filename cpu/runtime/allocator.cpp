@@ -190,7 +190,7 @@ void CachingAllocator::deallocate_large(void* p, size_t bytes) noexcept {
   const LargeClass k = large_class(bytes);
   Global& g = global();
   std::lock_guard lock(g.mutex);
-  g.flush(t_local);  // its peak had the current live bytes
+  g.flush(t_local);  // peak above the current live bytes
   g.live -= int64_t(bytes);
   g.large[k.index] = ::new (p) Free{g.large[k.index]};
   g.cached += int64_t(k.bytes);

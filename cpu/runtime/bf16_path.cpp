@@ -5,7 +5,7 @@
 
 namespace tg::cpu {
 namespace {
-// Against FMA, vdpbf16ps does twice the multiply-adds on Zen 5, more on Zen 4, half on Sapphire Rapids.
+// Relative to FMA, vdpbf16ps does twice the multiply-adds on Zen 5, more on Zen 4, half on Sapphire Rapids.
 std::span<const ProductPath> paths() {
   static const ProductPath all[] = {
       {"f32", true},

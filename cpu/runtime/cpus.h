@@ -23,7 +23,7 @@ int64_t run_time(std::thread&);
 /// The threads' cpus in order: `here`, the caller's, if listed; one per other core; the remaining hyperthreads.
 std::vector<int> placement(std::vector<int> cpus, int here, const std::function<int(int cpu)>& core_of);
 
-/// The process's /proc/self/cgroup.
+/// Process's /proc/self/cgroup.
 std::string own_groups();
 /// The cpu time that cgroups grant, in cpus: least cpu.max (version 2) or cpu.cfs_quota_us (version 1) of the group and
 /// those above; infinity without a readable limit. `groups`: /proc/self/cgroup; `root`: the mount of cgroups.

@@ -10,7 +10,7 @@ namespace tg::cpu {
 struct ProductPath {
   std::string_view name;  // value of the environment variable
   bool has;
-  bool fast = true;  // false: must be named
+  bool fast = true;  // false: used only if the variable names it
 };
 // The path that the variable names, else the last present and fast one. A value error of `op` for an unknown or absent
 // name.

@@ -24,7 +24,7 @@
 namespace tg::cpu {
 namespace {
 constexpr auto kSpin = std::chrono::microseconds(50);  // longer than serial code between kernels
-constexpr auto kPoll = std::chrono::microseconds(20);  // interval of looks at workers
+constexpr auto kPoll = std::chrono::microseconds(20);  // interval of polling workers
 constexpr int kPolls = 10;
 constexpr int64_t kPart = 16;  // a thread takes 1/kPart of the remainder
 constexpr uint32_t kOpen = 1u << 31;
@@ -75,7 +75,7 @@ class Pool {
   std::mutex busy_;  // guards non-atomic members
   std::vector<std::thread> workers_;
   std::vector<int> places_;
-  std::vector<int64_t> ran_;  // run_time() at the last look
+  std::vector<int64_t> ran_;  // run_time() at the last poll
   int home_ = 0;              // a cpu without a worker
   std::chrono::steady_clock::time_point moved_;
   std::atomic<bool> stop_{false};
@@ -84,10 +84,10 @@ class Pool {
   struct alignas(64) TileRange {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
-    std::atomic<bool> inside{false};  // its worker has passed the gate
+    std::atomic<bool> inside{false};  // the worker has passed the gate
   };
 
-  std::vector<TileRange> shares_;  // the caller's, then the workers'
+  std::vector<TileRange> shares_;  // first the caller, then the workers
   void (*call_)(void*, int64_t) = nullptr;
   void* f_ = nullptr;
   std::exception_ptr error_;
@@ -119,7 +119,7 @@ void Pool::start_workers() {
 }
 
 // A caller that woke up on a worker's cpu stays there, both at half speed, even with an idle cpu. The worker moves,
-// because the caller's affinity is the user's; at most once a millisecond, or two callers would move it back and forth.
+// because the user owns the caller's affinity; at most once a millisecond, or two callers would move it back and forth.
 void Pool::move_worker_off_caller_cpu() {
   const int here = detail::current_cpu();
   if (here == home_ || !std::binary_search(cpus_.begin(), cpus_.end(), here)) return;
@@ -169,7 +169,7 @@ void Pool::take_tiles(size_t me) {
   t_in_tile = false;
 }
 
-// Workers inside that have not run since the last look.
+// Workers inside that have not run since the last poll.
 std::vector<size_t> Pool::preempted_workers() {
   std::vector<size_t> those;
   for (size_t i = 0; i < workers_.size(); ++i) {

@@ -19,7 +19,7 @@ bool inside(int64_t id, int64_t size) { return uint64_t(id) < uint64_t(size); }
 struct Pick {
   const Buf &x, &index, &y;
   Strides x_strides, index_strides;
-  int64_t step, size;  // x's, along the indexed dimension
+  int64_t step, size;  // step and size of x along the indexed dimension
 
   template <class T, class I> bool run() const {  // false: an index is outside
     using At = std::array<int64_t, 3>;

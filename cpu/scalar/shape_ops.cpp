@@ -1,4 +1,4 @@
-// Copies know elements by size.
+// Copies depend on the element size alone.
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/shape_ops.h>
 

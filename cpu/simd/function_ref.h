@@ -1,4 +1,4 @@
-// Non-owning, for code compiled once.
+// A non-owning function reference, for code compiled once.
 #pragma once
 #include <tapegrad/cpu/simd/isa.h>
 

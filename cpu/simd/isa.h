@@ -1,5 +1,5 @@
-// Compiled once per instruction-set level, into a namespace per level: the linker never mixes levels. User files have
-// separate flags, hence namespaces.
+// Compiled once per instruction-set level, into a namespace per level: the linker never mixes levels. Files of users
+// have other flags.
 #pragma once
 #include <tapegrad/core/op.h>
 

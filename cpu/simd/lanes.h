@@ -50,7 +50,7 @@ template <class V, class T> inline void store(T* p, const V& v) {
   if constexpr (std::is_same_v<V, compute_t<T>>) {
     *p = T(v);
   } else if constexpr (std::is_same_v<T, bf16>) {
-    // bf16(float), in an order for masked instructions, or one without.
+    // bf16(float), in a form for masked instructions, or one without them.
     using Bits = Vector<uint32_t>;
     const Bits u = reinterpret_cast<Bits>(v);
     Bits bits;

@@ -12,7 +12,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace transposes {
-// The lower, or upper, words of each 128 bits.
+// Lower, or upper, words of each 128 bits.
 template <class Word, bool kUpper, class V> inline V interleave(const V& x, const V& y) {
   typedef Word Words __attribute__((vector_size(sizeof(V))));
   constexpr int kAll = sizeof(V) / sizeof(Word), kEach = 16 / sizeof(Word), kFirst = kUpper ? kEach / 2 : 0;

@@ -1,4 +1,4 @@
-// The level's width; SSE2 on the baseline.
+// Level's width; SSE2 on the baseline.
 #pragma once
 #include <tapegrad/cpu/simd/isa.h>
 

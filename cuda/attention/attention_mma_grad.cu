@@ -29,7 +29,7 @@ template <class S, int D> struct Shared {
 };
 
 template <class S> using Scores = float[S::kTall][S::N][4];
-// p = P, ds = dS (keys, queries). stats: lse (base 2), delta of kOthers queries.
+// p holds P, ds holds dS, both (keys, queries). stats: lse (base 2) and delta of kOthers queries.
 template <class S>
 __device__ __forceinline__ void weigh_keys(Scores<S>& p, Scores<S>& ds, const float* stats, float scale) {
 #pragma unroll
@@ -86,7 +86,7 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   const auto tile_of = [&](int64_t q) { return int((q - first) / S::kOthers); };
   const int n_tiles = tile_of(z.tq + S::kOthers - 1), first_visible = tile_of(z.first_query(span, row0)),
             first_full = tile_of(z.first_query(span, row0 + S::kOwn - 1) + S::kOthers - 1);
-  // keys: valid ones. Queries from first + edge + row on see key `row` of the warp.
+  // keys: number of valid keys. Queries from first + edge + row on see key `row` of the warp.
   const int keys = int(min(max(span.keys - row0, int64_t(0)), int64_t(S::kOwn)));
   const int edge = z.causal ? int(max(row0 - span.start - first, int64_t(-1) << 30)) : -(1 << 30);
   const float scale = float(z.scale * kLog2e);

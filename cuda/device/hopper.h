@@ -1,4 +1,4 @@
-// mbarrier, TMA loads with the 128-byte swizzle, wgmma: PTX for sm_90a, then the emulator's.
+// mbarrier, TMA loads with the 128-byte swizzle, wgmma: PTX for sm_90a, then for the emulator.
 #pragma once
 #include <tapegrad/cuda/device/device.h>
 
@@ -57,7 +57,7 @@ __device__ __forceinline__ void mbarrier_arrive(mbarrier* b) {
 __device__ __forceinline__ void mbarrier_arrive_expect(mbarrier* b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
-// Waits for the phase of this parity to end; the first has 0.
+// Waits for the phase of this parity to end; the first phase has parity 0.
 __device__ __forceinline__ void mbarrier_wait(mbarrier* b, int parity) {
   asm volatile(
       "{\n.reg .pred p;\n"

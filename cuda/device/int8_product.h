@@ -33,7 +33,7 @@ template <class S, class T> struct Results {
                           kBytes = kColumnBytes + size_t(S::kWarps) * 16 * kStep * sizeof(T);
   static_assert(S::kN % kPart == 0);
 
-  // For all multiplying threads, between barriers of `shared`.
+  // All multiplying threads call it, between barriers of `shared`.
   static __device__ __forceinline__ void store(const Product& p, const int (&sums)[S::kM][S::kN][4], T* y,
                                                std::byte* shared, int64_t first, int64_t left) {
     const int warp = int(threadIdx.x) / 32;

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(Wgmma::kBlock, 1)
       const TileOrigin at(p, S::kRows, S::kColumns, t);
       for (int step = 0; step < steps; ++step, ring.next()) {
         const int s = ring.stage();
-        mbarrier_wait(empty + s, ring.parity() ^ 1);  // immediate in the first round
+        mbarrier_wait(empty + s, ring.parity() ^ 1);  // returns at once in the first round
         mbarrier_arrive_expect(full + s, S::kStageBytes);
         std::byte* const to = shared + s * S::kStageBytes;
         tma_load(to, &x, int(at.row), step * S::kDepth, full + s);
@@ -94,7 +94,7 @@ template <class T> bool has_wgmma(const Context& c) {
   static const bool compiled = [&] {
     cudaFuncAttributes a;
     check(cudaFuncGetAttributes(&a, int8_product_wgmma<T>), c.op, "asking for a kernel's attributes");
-    return a.sharedSizeBytes > 0;  // barriers
+    return a.sharedSizeBytes > 0;  // static shared memory of its barriers
   }();
   return compiled;
 #else

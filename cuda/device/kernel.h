@@ -11,7 +11,7 @@
 #include <array>
 #include <optional>
 #include <utility>
-// Last: it defines names of CUDA's language.
+// Included last: it defines names of CUDA's language.
 #include <tapegrad/cuda/device/device.h>
 #include <tapegrad/cuda/device/grid_loop.h>
 #include <tapegrad/cuda/device/numeric.h>

@@ -46,7 +46,7 @@ template <class D, int kMost> struct Batch {
   }
 };
 
-// Batches of at most 4 or kMany: small launches carry few arguments. run(batch, index of its first).
+// Batches of at most 4 or kMany: small launches carry few arguments. Calls run(batch, index of its first item).
 template <class D, int kMany, class F> void for_batches(const std::vector<D>& all, int64_t chunk, F&& run) {
   constexpr size_t kFew = 4;
   const auto fill = [&]<int kMost>(size_t from) {

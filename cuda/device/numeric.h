@@ -43,7 +43,7 @@ template <class T> __device__ __forceinline__ compute_t<T> sigmoid_for(compute_t
 struct SumOp {
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
 };
-/// The larger of a and b; NaN wins.
+/// Larger of a and b; NaN wins.
 struct MaxOp {
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a > b || a != a ? a : b; }
 };

@@ -28,7 +28,7 @@ __device__ __forceinline__ float quotient(float x, float y, float r) {
   const float q = x * r;
   return math::detail::fma(math::detail::fma(-q, y, x), r, q);
 }
-// code_of() without its division, slower than memory.
+// code_of() without its division, which would be slower than memory.
 class Int8Quantizer {
  public:
   using Value = int8_t;

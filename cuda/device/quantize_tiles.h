@@ -234,7 +234,7 @@ bool has_contiguous_columns(const Buf& x) {
 template <class T> Matrix<T> matrix(const T* p, int64_t rows, int64_t cols, int64_t ld) {
   return {p, rows, cols, ld, aligned16(p) && ld % kVec<T> == 0 && cols % kVec<T> == 0, cols, 1};
 }
-// x with contiguous columns, as the matrix in memory.
+// Matrix in memory of an x with contiguous columns.
 template <class T> Matrix<T> transposed_matrix(const Buf& x) {
   Matrix<T> m = matrix(static_cast<const T*>(x.data<T>()), x.size(1), x.size(0), x.strides()[1]);
   m.row_place = 1, m.col_place = x.size(1);

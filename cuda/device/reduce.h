@@ -34,7 +34,8 @@ Reduced split(uint8_t dims, const Shape& s, const Strides& strides) {
 
 constexpr int kReduceThreads = 256, kTallRows = 8;
 
-// few: rows by warps, single columns; columns: 16 bytes of them too; all: rows by blocks too. Sets the order of sums.
+// few: a warp per row, a column per thread; columns: also 16 bytes of columns; all: also a block per row. Sets sum
+// order.
 enum class Forms { few, columns, all };
 template <class R> inline constexpr Forms forms_of = Forms::all;
 template <class R>

@@ -4,8 +4,8 @@
 
 namespace tg::cuda {
 
-/// f(j, x) for the packs of [0, n): x is a Vec at p[j], 16 bytes or one element. A thread gets the same elements in
-/// each call.
+/// Calls f(j, x) for the packs of [0, n): x is a Vec at p[j], 16 bytes or one element. A thread gets the same elements
+/// in each call.
 template <int kThreads, class T, class F> __device__ __forceinline__ void for_row_packs(const T* p, int64_t n, F&& f) {
   constexpr int V = kVec<T>;
   const auto beyond = int64_t(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));
@@ -16,7 +16,7 @@ template <int kThreads, class T, class F> __device__ __forceinline__ void for_ro
 #pragma unroll 1
   for (int64_t j = head + vectors * V + threadIdx.x; j < n; j += kThreads) f(j, load16<1>(p + j));
 }
-/// f(j, p[j]) with the threads of for_row_packs().
+/// Calls f(j, p[j]) with the threads of for_row_packs().
 template <int kThreads, class T, class F> __device__ __forceinline__ void for_row(const T* p, int64_t n, F&& f) {
   for_row_packs<kThreads>(p, n, [&]<int N>(int64_t j, const Vec<T, N>& x) {
 #pragma unroll

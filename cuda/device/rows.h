@@ -64,12 +64,12 @@ template <class S, class Element = typename S::T> class RowOf {
       p_ = s;
     }
   }
-  // The pack at j; writes to it persist if the row is in registers.
+  // Pack at j; writes to it persist if the row is in registers.
   __device__ __forceinline__ C (&at(int k, int64_t j))[S::V] {
     if constexpr (!S::kKept) read(k, j);
     return kept_[k];
   }
-  // The pack that at() returned last.
+  // Pack that at() returned last.
   __device__ __forceinline__ C (&kept(int k))[S::V] { return kept_[k]; }
 
  private:

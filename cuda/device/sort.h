@@ -21,7 +21,7 @@ class SortedPairs {
   void sort(int key_bits);
 
  private:
-  const Context& c_;  // the calling kernel's
+  const Context& c_;  // context of the calling kernel
   int64_t n_, tiles_;
   PairBits bits_;
   Scratch words_, other_, counts_;

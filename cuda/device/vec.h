@@ -29,7 +29,7 @@ template <int N, class T> __device__ __forceinline__ Vec<T, N> load16(const T* p
 }
 template <class T> __device__ __forceinline__ Vec<T> load16(const T* p) { return load16<kVec<T>>(p); }
 
-/// f(q, part): each 16-byte part of x, at q.
+/// Calls f(q, part) for each 16-byte part of x, with address q.
 template <class T, int N, class F> __device__ __forceinline__ void each_part(T* p, const Vec<T, N>& x, F&& f) {
   if constexpr (N <= kVec<T>) {
     f(reinterpret_cast<Vec<T, N>*>(p), x);

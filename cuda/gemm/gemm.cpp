@@ -20,7 +20,7 @@
 namespace tg::cuda {
 namespace {
 
-// A part of a GEMM beyond cuBLASLt's sizes; later parts of k accumulate.
+// A part of a GEMM that exceeds cuBLASLt's sizes; later parts of k accumulate.
 struct Part : Gemm {
   int64_t ldd = 0;
   bool accumulate = false;
@@ -177,7 +177,7 @@ class Gemms {
     }
     if (!options_.autotune || plan.candidates().empty() || p.accumulate || !may_measure(stream, c.op)) return;
     const double us = measure(c, plan, key, p, stream);
-    if (us == 0) return;  // cuBLASLt refuses all of them
+    if (us == 0) return;  // cuBLASLt refuses all candidates
     ++stats_.timed;
     file_->add(key, {plan.algorithm(), us});
   }

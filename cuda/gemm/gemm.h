@@ -27,7 +27,7 @@ struct Gemm {
   int64_t out_stride = 0;
 };
 // Size 0 does nothing, k = 0 gives zeros (contiguous batches). plain_product.h serves shapes without an algorithm of
-// cuBLASLt; stderr names the first. An Error(cuda) if cuBLASLt fails.
+// cuBLASLt; stderr names the first shape. An Error(cuda) if cuBLASLt fails.
 void gemm(const Context&, const Gemm&);
 
 // The build's measured algorithms (bench/gpu/gemm_*.txt).
@@ -38,8 +38,8 @@ struct GemmOptions {
   // Times candidates at a shape's first call and keeps the fastest in `file`; an Error without a file, since results
   // depend on the algorithm. False: cuBLASLt's first candidate. TG_AUTOTUNE=1.
   bool autotune = false;
-  // Measured choices (JSON), read at the first GEMM and, with autotune, written after measurements. Other versions' or
-  // GPUs' stay unused. TG_GEMM_CACHE=path.
+  // Measured choices (JSON), read at the first GEMM and, with autotune, written after measurements. Entries of other
+  // versions or GPUs stay unused. TG_GEMM_CACHE=path.
   std::string file;
   std::span<const std::string_view> shipped = shipped_algorithms();
   size_t plans = 1024;                 // plans per device, least recently used evicted

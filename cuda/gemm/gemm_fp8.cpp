@@ -9,7 +9,7 @@
 #include <optional>
 
 namespace tg::cuda {
-#if defined(TG_CUDA_EMULATED) || CUBLAS_VERSION >= 120900  // scales rows since 12.9
+#if defined(TG_CUDA_EMULATED) || CUBLAS_VERSION >= 120900  // 12.9 added scales per row
 namespace {
 struct Shape8 {
   int device;

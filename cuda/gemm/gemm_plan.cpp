@@ -123,7 +123,7 @@ GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmKey& key, const void* bias
     candidates_.resize(size_t(found));
     std::erase_if(candidates_, [](auto& c) { return c.state != CUBLAS_STATUS_SUCCESS; });
   };
-  // In the compute type, else in the narrower output type.
+  // Partial sums in the compute type, else in the narrower output type.
   find(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
   if (candidates_.empty()) find(CUBLASLT_REDUCTION_SCHEME_MASK);
   if (!candidates_.empty()) choose(0);

@@ -11,7 +11,7 @@
 
 namespace tg::cuda {
 
-// Alignment (log2) in keys: up to 16 bytes, or 256. cuBLASLt is told the key's.
+// Alignment (log2) in keys: up to 16 bytes, or 256. cuBLASLt gets the key's alignment.
 constexpr uint8_t key_alignment(int log2) { return uint8_t(log2 >= 8 ? 8 : std::min(log2, 4)); }
 
 // All that determines the algorithm, column-major: D (m, n) = op(A) op(B).

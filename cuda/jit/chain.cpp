@@ -104,7 +104,7 @@ void launch(const Chain& c, const ChainKernel& k) {
   void* arguments[] = {words.data()};
   (void)cudaLaunchKernel(reinterpret_cast<const void*>(k.kernel),
                          blocks_for(context, n - groups * (s.vector - 1), kChainThreads), kChainThreads, arguments, 0,
-                         stream);  // launched() asks for its error
+                         stream);  // launched() checks its error
   launched(context);
 }
 void run_one_by_one(const Chain& c) {

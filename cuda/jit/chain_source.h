@@ -27,7 +27,7 @@ inline constexpr const char* kChainKernel = "tg_chain";
 inline constexpr unsigned kChainThreads = 128;
 
 ChainSource chain_source(const ChainPlan&, std::span<const Op* const> ops);
-// The number's bits in its dtype or compute type.
+// Number's bits in its dtype or compute type.
 uint64_t number_bits(const ChainSource::Number&, double);
 
 }  // namespace tg::cuda

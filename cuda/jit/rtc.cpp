@@ -111,7 +111,7 @@ std::string folder() {
   if (const std::string home = set("HOME"); !home.empty()) return home + "/.cache/tapegrad";
   return {};
 }
-// Cached code runs on the device: both must be this user's, unwritable by others.
+// Cached code runs on the device: file and folder must belong to this user, unwritable by others.
 bool is_own(const std::string& path) {
   struct stat s;
   return ::stat(path.c_str(), &s) == 0 && s.st_uid == ::geteuid() && (s.st_mode & (S_IWGRP | S_IWOTH)) == 0;

@@ -21,7 +21,7 @@ struct Compiled {
   std::string image;  // a cubin
   std::string log;    // compiler's warnings
 };
-// The kernels of a source for compute capability arch / 10, from disk if the same compiler compiled the same source and
+// Kernels of a source for compute capability arch / 10, from disk if the same compiler compiled the same source and
 // headers before. Folder: $TG_CACHE_DIR, $XDG_CACHE_HOME/tapegrad or $HOME/.cache/tapegrad, unless not writable.
 // Damaged files are replaced. An Error(cuda) without a compiler, or with its message.
 Compiled compile_kernels(const std::string& source, int arch);
@@ -31,7 +31,7 @@ std::string cached_file(const std::string& source, int arch);
 // Loaded until exit.
 cudaKernel_t load_kernel(const std::string& image, const char* name);
 
-struct RtcStats {  // this process's
+struct RtcStats {  // counts of this process
   uint64_t compiled = 0, read = 0;
 };
 RtcStats rtc_stats();

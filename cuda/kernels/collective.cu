@@ -1,5 +1,5 @@
 // Tensors of a dtype form one row, reduced in rounds: each rank sums its part in rank order and sends the sums. The
-// bits equal the CPU's; NCCL moves bytes.
+// bits equal those of the CPU; NCCL moves bytes.
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/cuda/device/rank_parts.h>
 #include <tapegrad/cuda/nccl/device_comm.h>
@@ -17,7 +17,7 @@ class Row {
     ends_.push_back(size() + s.n);
   }
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
-  // f(tensor, its first element, count, offset from `first`) per segment.
+  // Calls f(tensor, its first element, count, offset from `first`) per segment.
   template <class F> void each(int64_t first, int64_t n, F&& f) const {
     auto i = size_t(std::ranges::upper_bound(ends_, first) - ends_.begin());
     for (int64_t done = 0; done < n; ++i) {
@@ -121,7 +121,7 @@ struct Ranks {
     }
     return r;
   }
-  // done(round, sums) per round; rank r's sums begin at r * most.
+  // Calls done(round, sums) per round; rank r's sums begin at r * most.
   template <class F> void sum(const Row& row, const ShardOffsets& cuts, DType dtype, F&& done) const {
     const size_t size = size_of(dtype), wide = size_of(tg::detail::reduced_dtype(op, dtype));
     const int64_t n = most(cuts, size);

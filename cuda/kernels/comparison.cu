@@ -1,4 +1,4 @@
-// Elements are known by size. Booleans are bytes of 0 and 1.
+// Kernels that move elements know only their size. Booleans are bytes of 0 and 1.
 #include <tapegrad/cuda/device/map.h>
 #include <tapegrad/ops/comparison.h>
 

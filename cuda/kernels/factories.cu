@@ -1,4 +1,4 @@
-// Functions of (seed, position), bit-equal to the CPU's. A thread draws one block of four words.
+// Functions of (seed, position), with the bits of the CPU. A thread draws one block of four words.
 #include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/factories.h>
 

@@ -26,7 +26,7 @@ template <Fp8Format f> __device__ __forceinline__ uint8_t nearest(float x) {
 template <Fp8Format f> class Fp8Quantizer {
  public:
   using Value = uint8_t;
-  // Moves scales far from 1 nearer by exact powers of 2.
+  // Exact powers of 2 move scales towards 1.
   __device__ __forceinline__ explicit Fp8Quantizer(uint32_t absmax) {
     const float s = fp8_scale<f>(math::detail::float_of(absmax));
     factor_ = s < 0x1p-60f ? 0x1p80f : s > 0x1p60f ? 0x1p-80f : 1.0f;

@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Own memory, or a padded copy.
+// An operand's memory, or a padded copy.
 class Operand {
  public:
   const int8_t* data;
@@ -183,7 +183,7 @@ template <int V, class T> __global__ void __launch_bounds__(kThreads) scale_sums
     store16(y + *g * V, v);
   }
 }
-// True if TG_INT8_PRODUCTS names it. Where it does not apply, another is used.
+// True if TG_INT8_PRODUCTS names this method. Shapes that it does not support use another.
 bool wanted(std::string_view way) {
   const char* const how = std::getenv("TG_INT8_PRODUCTS");
   return how && how == way;

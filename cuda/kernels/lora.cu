@@ -116,7 +116,7 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context& c) {
     const Dense<T> x(c, in[0]), a(c, in[1]), b(c, in[2]);
     std::optional<Dense<T>> base;
     if (in.size() > 3) base.emplace(c, in[3]);
-    // x a and the warps' partial sums
+    // Shared memory: x a and the warps' partial sums.
     const auto bytes = [&](int rows) { return size_t(rows) * (size_t(s.r) + kWarps * kCols) * sizeof(C); };
     TG_CHECK(has_shared(c, bytes(1)), value,
              "[lora] the rank is {}: a row of x a takes {} bytes, and a block has {} bytes of shared memory. Use a "

@@ -38,7 +38,7 @@ class Batched {
     matrix.data = p;
     matrix.transposed ^= transposed;
   }
-  GemmOperand matrix;  // the batch's first
+  GemmOperand matrix;  // first matrix of the batch
   // Elements between matrices, per batch dimension.
   Strides steps(const Shape& batch) const {
     const size_t nd = layout_.shape.size() - 2;

@@ -103,7 +103,7 @@ struct Clip {
             skip_non_finite && !(norm < std::numeric_limits<double>::infinity())};
   }
 };
-// kLists updated lists, and the gradient in T or bf16. W: first list's type, M: the others'.
+// kLists updated lists, and the gradient in T or bf16. W: type of the first list, M: of the others.
 template <class T, int kLists_, class M = T, class W = T> struct StepTensor {
   using Type = T;
   static constexpr int kLists = kLists_;

@@ -11,7 +11,7 @@ namespace tg::cuda {
 namespace {
 template <class C> __device__ __forceinline__ C lowest() { return -std::numeric_limits<C>::infinity(); }
 
-// The row's maximum, and sum(exp(x - top)). A row in registers becomes x - top (kLog) or exp(x - top).
+// Row's maximum, and sum(exp(x - top)). A row in registers becomes x - top (kLog) or exp(x - top).
 template <class S, bool kLog> struct Weights {
   using C = typename S::C;
   C top, sum;

@@ -56,7 +56,7 @@ DeviceComm* DeviceComm::of(Communicator& comm, int device, const char* op) {
 void DeviceComm::wait_for_all() noexcept {
   const std::lock_guard lock(registry().mutex);
   for (const auto& [of, comm] : registry().all) {
-    if (!comm) continue;  // its creation failed
+    if (!comm) continue;  // creation of the communicator failed
     const std::lock_guard of_one(comm->mutex_);
     try {
       for (const auto& [ticket, end] : comm->going_on_) end.wait_in(stream_of(comm->device_));

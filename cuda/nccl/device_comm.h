@@ -1,4 +1,4 @@
-// The ranks of a Communicator on their GPUs: device memory from rank to rank, on a separate stream.
+// Ranks of a Communicator on their GPUs: device memory from rank to rank, on a separate stream.
 //
 // Not captured into CUDA graphs; compiled functions run these ops one by one. NCCL ties buffers to the captured graph,
 // but a recording (recording.h) captures calls separately and replaces copies in a graph. Untested on GPUs.

@@ -6,7 +6,7 @@
 #include <tapegrad/cuda/runtime/shared_library.h>
 #endif
 
-struct ncclComm;     // NCCL's
+struct ncclComm;     // defined by NCCL
 struct CUstream_st;  // *cudaStream_t
 
 namespace tg::cuda::nccl {

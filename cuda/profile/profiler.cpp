@@ -234,7 +234,7 @@ void node_made(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, const vo
     if (!cloned && !running().op.empty()) a.nodes[node] = running();
     if (const auto from = cloned ? a.nodes.find(original) : a.nodes.end(); from != a.nodes.end())
       a.nodes[node] = Running(from->second);
-  } catch (...) {  // its kernels then have no op
+  } catch (...) {  // kernels of the node then have no op
   }
 }
 uint64_t timestamp() { return uint64_t(profiler_clock()); }
@@ -346,7 +346,7 @@ class CuptiProfiler final : public DeviceProfiler {
     a.ranges = {}, a.nodes = {};
     a.behind = 0;
   }
-  // A profile is complete without it.
+  // Only a note: the profile is complete without this call.
   void note(CUptiResult r, const char* what) {
     if (r == CUPTI_SUCCESS) return;
     if (std::string text = refusal(r, what); std::ranges::find(notes_, text) == notes_.end())
@@ -357,7 +357,7 @@ class CuptiProfiler final : public DeviceProfiler {
     const CUptiResult r = cuptiActivityRegisterTimestampCallback(timestamp);
     if (r == CUPTI_SUCCESS) return;
     note(r, "the clock of the host, so its own times are shifted to it");
-    // Narrowest of a few pairs, by the earlier reading: no record ends after the profile.
+    // Narrowest of a few pairs of readings. The earlier one counts: no record ends after the profile.
     int64_t behind = 0, narrowest = std::numeric_limits<int64_t>::max();
     for (int i = 0; i < 8; ++i) {
       uint64_t own = 0;

@@ -179,7 +179,7 @@ Block* DeviceAllocator::grow(size_t asked, cudaStream_t stream, Lock& lock) {
   return pool_.take(bytes, stream);
 }
 void DeviceAllocator::release(Lock& lock) {
-  // The capture may need our lock to end: bounds the wait.
+  // Bounds the wait: the capture may need our lock to end.
   constexpr std::chrono::seconds kMost{10};
   lock.unlock();
   const std::unique_lock alone(captures(), kMost);

@@ -29,7 +29,7 @@ class DeviceAllocator final : public Allocator {
   void empty_cache() override;
 
   struct Counts {
-    int64_t segments = 0;    // held now
+    int64_t segments = 0;    // segments held now
     int64_t cuda_calls = 0;  // total cudaMalloc and cudaFree
   };
   Counts counts() const;
@@ -47,7 +47,7 @@ class DeviceAllocator final : public Allocator {
   int device_;
   mutable std::mutex mutex_;
   BlockPool pool_;
-  std::unordered_multimap<const void*, cudaStream_t> users_;  // other streams
+  std::unordered_multimap<const void*, cudaStream_t> users_;  // other streams that use a block
   std::optional<Event> event_;
   MemoryStats stats_;
   int64_t cuda_calls_ = 0;

@@ -55,7 +55,7 @@ class Graph {
   cudaGraph_t graph_ = nullptr;
 };
 
-// Keeps the source graph, whose nodes identify the executable's.
+// Keeps the source graph, whose nodes identify those of the executable.
 class ExecutableGraph {
  public:
   ExecutableGraph() : graph_(nullptr) {}
@@ -90,7 +90,7 @@ class ExecutableGraph {
   cudaGraphExec_t exec_ = nullptr;
 };
 
-// Records the thread's work in the stream. Other threads are free, except in it.
+// Records the thread's work in the stream. Other threads may work, except in this stream.
 class Capture {
  public:
   explicit Capture(cudaStream_t s) : stream_(s) {

@@ -22,7 +22,7 @@ class StepValues {
   StepValues(const StepValues&) = delete;
   StepValues& operator=(const StepValues&) = delete;
 
-  // A repeated recording reuses its memory.
+  // Recording a call again reuses its memory.
   void begin(size_t call) { call_ = call, next_ = 0; }
   const void* take(const Op& op, size_t bytes, FillValues fill) {
     std::vector<Value>& values = calls_[call_];
@@ -134,7 +134,7 @@ class CudaRecording final : public Recording {
   void record_parts() {
     Graph whole;
     std::vector<cudaGraphNode_t> nodes(order_.size());
-    std::vector<cudaGraphNode_t> last(nodes.size());  // latest of the branch
+    std::vector<cudaGraphNode_t> last(nodes.size());  // latest node of each branch
     std::vector<cudaGraphNode_t> newest(branches_.size());
     // Next node's dependencies, per branch.
     std::vector<std::vector<cudaGraphNode_t>> after(branches_.size());

@@ -43,10 +43,10 @@ void throw_bad_index(int device);
 /// Blocks for n items, `per_block` each: at least 1, at most 16 per SM, so kernels loop.
 unsigned blocks_for(const Context&, int64_t n, int64_t per_block);
 
-// For one kernel call, 256-byte aligned, freed in stream order. Recorded calls take the recording's.
+// For one kernel call, 256-byte aligned, freed in stream order. Recorded calls take memory of the recording.
 void* take_scratch(int device, size_t bytes);
 void give_scratch(int device, void*, size_t bytes) noexcept;
-// Freed before the kernel function returns; Context::scratch() after it.
+// Scratch memory that is freed before the kernel function returns; Context::scratch() is freed after it.
 class Scratch {
  public:
   Scratch(const Context& c, size_t bytes)

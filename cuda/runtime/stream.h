@@ -11,7 +11,7 @@ class Stream {
  public:
   Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream", "making a stream"); }
   ~Stream() {
-    if (stream_) (void)cudaStreamDestroy(stream_);  // its queued work still runs
+    if (stream_) (void)cudaStreamDestroy(stream_);  // queued work still runs
   }
   Stream(Stream&& o) noexcept : stream_(std::exchange(o.stream_, nullptr)) {}
   Stream& operator=(Stream&& o) noexcept { return std::swap(stream_, o.stream_), *this; }

@@ -1,4 +1,4 @@
-// The allocator of the CPU backend, and the slab below it.
+// Allocator of the CPU backend, and the slab below it.
 #include <tapegrad/core/util/slab.h>
 #include <tapegrad/cpu/runtime/allocator.h>
 
@@ -227,7 +227,7 @@ TEST_CASE("allocator: out of memory is an Error with the numbers, and leaves the
 }
 
 #if defined(__linux__) && !defined(TG_TEST_SANITIZED)  // a sanitizer exits at the limit
-struct Limit {                                         // bytes to map in addition, for one scope
+struct Limit {                                         // extra bytes to map
   rlimit before{};
   explicit Limit(size_t room) {
     size_t pages = 0;

@@ -1,5 +1,5 @@
-// Products of the CPU backend: every path through cpu/gemm/gemm.cpp and cpu/kernels/lora.cpp against plain sums. A row
-// does not depend on adjacent rows or on the number of threads.
+// GEMM paths of cpu/gemm/gemm.cpp and cpu/kernels/lora.cpp against plain sums. A row does not depend on other rows or
+// on threads.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/ops/lora.h>

@@ -34,7 +34,7 @@ double worst(const Tensor& y, const Tensor& a, const Tensor& b, const Tensor& bi
   }
   return w;
 }
-Tensor part(const Tensor& t, int64_t i) {  // t[i]
+Tensor part(const Tensor& t, int64_t i) {
   return reshape(slice(t, 0, i, i + 1), Shape(t.shape().begin() + 1, t.shape().end()));
 }
 // False for the baseline's f32, by Eigen.

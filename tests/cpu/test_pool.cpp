@@ -1,4 +1,4 @@
-// The thread pool of the CPU backend.
+// Thread pool of the CPU backend.
 
 #include <algorithm>
 #include <atomic>

@@ -2,7 +2,7 @@
 # build keeps (cmake/keep_ptxas.sh). If a source is newer, or the build is for other GPUs, nvcc compiles the file here.
 #   cmake -DROOT=<repository> -DINCLUDE=<folder with tapegrad/> -DBUILT=<folder of objects> -DOUT=<folder>
 #         "-DGPUS=sm_80;sm_90a" -P tests/cuda/ptxas.cmake
-# OUT caches the output of ptxas until a source changes. Without nvcc the test is skipped.
+# OUT caches the output. Skipped without nvcc.
 cmake_minimum_required(VERSION 3.25)
 find_program(NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
 if(NOT NVCC)

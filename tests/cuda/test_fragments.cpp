@@ -13,7 +13,7 @@ using namespace tg;
 namespace {
 constexpr int64_t kFew = 16;
 
-// One seed for the layer on x (rows, in), its loss and its optimizer.
+// A seeded layer with loss and optimizer.
 struct Training {
   Params params;
   std::function<Tensor()> loss;
@@ -117,7 +117,7 @@ TEST_CASE("kernels that a training step of a layer launches, and one graph of a 
     bool folded;
     uint64_t launches;
   };
-  // Launches bound small layers.
+  // Launches bound the time of small layers.
   constexpr nn::Selection soft = nn::Selection::soft, hard = nn::Selection::hard;
   for (const Row r : {Row{0, soft, false, 8},
                       {0, soft, true, 8},

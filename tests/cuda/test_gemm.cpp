@@ -160,7 +160,7 @@ TEST_CASE("a shape is planned once, the plans kept are bounded, and a repeated c
   CHECK_OFFERED(stats().hits == 3);
   CHECK_OFFERED(stats().products == 4);
   matmul(d, d, {.trans_a = true});
-  matmul(d, d);  // the other is older
+  matmul(d, d);  // the other plan is older
   matmul(d, d, {.trans_b = true});
   CHECK_OFFERED(stats().held == 2);
   CHECK_OFFERED(stats().hits == 4);
@@ -237,7 +237,7 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
   s = read_again(false);
   CHECK(s.from_file == 1);
   CHECK(s.foreign == 1);
-  // So are those of another cuBLASLt version.
+  // So are entries of another cuBLASLt version.
   file.write(sealed(replaced(text, "\"cublaslt\":", "\"cublaslt\":9")));
   CHECK(read_again(false).foreign == 1);
   const std::string digits = text.substr(text.find("\"algorithm\":\"") + 13, 128);
@@ -277,7 +277,7 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
                                  "' does not exist. Choose another with TG_GEMM_CACHE");
   file.write(text);
   CHECK(right());
-  // Read after the file's, and never when measuring.
+  // Shipped algorithms are read after the file, and never when measuring.
   const auto shipped = [&](std::string_view algorithms, bool autotune) {
     o.shipped = std::span(&algorithms, 1), o.autotune = autotune, o.file = autotune ? file.path : "";
     cuda::set_gemm_options(o);

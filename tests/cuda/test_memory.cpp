@@ -254,7 +254,7 @@ TEST_CASE("the cache is given back by one thread while another records") {
       });
     begun.wait(false);
     for (int ms = 0; ms < 200 && !done; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    CHECK_FALSE(done);  // it would end this capture
+    CHECK_FALSE(done);  // empty_cache() would end this capture
     copy();
   });
   REQUIRE(recording);

@@ -39,8 +39,8 @@ State train(Device d, DType t, const AdamWOptions& o, double max_norm) {
   }
   return s;
 }
-// Norm of the difference: single weights with tiny gradients carry the sign of a rounding. Relative to b or `from`, b
-// before the steps, whose rounding a weight near 0 keeps.
+// Norm of the difference, since single weights with tiny gradients carry the sign of a rounding; relative to b or to
+// `from`, b before the steps.
 double apart(const Tensor& a, const Tensor& b, const Tensor& from = {}) {
   const auto x = values<double>(a), y = values<double>(b), start = from ? values<double>(from) : y;
   double difference = 0, scale = 0, before = 0;

@@ -8,7 +8,7 @@
 
 using namespace tg;
 namespace {
-constexpr int64_t kCounts[] = {1, 2, 3, 4, 5, 7, 8, 9, 1023, 1027, 70001};  // the last: several passes
+constexpr int64_t kCounts[] = {1, 2, 3, 4, 5, 7, 8, 9, 1023, 1027, 70001};  // several passes for the last
 constexpr uint64_t kOffsets[] = {0, 1, (uint64_t(1) << 32) - 2};            // block numbers cross 32 bits
 constexpr DType kFloats[] = {DType::f64, DType::f32, DType::bf16};
 

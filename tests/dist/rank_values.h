@@ -1,4 +1,4 @@
-// The values of each rank, and their sum.
+// Values of each rank, and their sum.
 #pragma once
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/half.h>
@@ -17,14 +17,14 @@ inline Tensor of_rank(int rank, const Shape& s, DType t) {
   const Tensor x = random<double>(s, uint64_t(rank)), scale = random<double>(s, 50 + uint64_t(rank), -12, 12);
   return (x * exp(scale)).to(t);
 }
-// The sum in the order of the ranks, in one process.
+// Sum in rank order, in one process.
 inline Tensor serial_sum(const Shape& s, DType t) {
   const DType wide = t == DType::bf16 ? DType::f32 : t;
   Tensor sum = of_rank(0, s, t).to(wide);
   for (int r = 1; r < world()->size(); ++r) sum = sum + of_rank(r, s, t).to(wide);
   return sum;
 }
-// Cuts of n elements for all ranks: equal shards, all to the last rank, and growing shards.
+// Cuts of n elements: equal shards, all to the last rank, growing shards.
 inline std::vector<ShardOffsets> cuts_of(int64_t n) {
   const int64_t ranks = world()->size();
   std::vector<ShardOffsets> all(3, ShardOffsets{0});
@@ -36,7 +36,7 @@ inline std::vector<ShardOffsets> cuts_of(int64_t n) {
   return all;
 }
 inline std::vector<Tensor> list_of_rank(int r) {
-  // Long tensors are sent from their memory, short ones are packed.
+  // Long tensors are sent in place, short ones packed.
   return {of_rank(r, {40, 30}, DType::f32), of_rank(r, {7}, DType::bf16),
           of_rank(r, {0}, DType::f32),      of_rank(r, {}, DType::f64),
           of_rank(r, {11}, DType::i64),     of_rank(r, {20'000}, DType::f32),
@@ -44,7 +44,6 @@ inline std::vector<Tensor> list_of_rank(int r) {
           of_rank(r, {16'384}, DType::f32), of_rank(r, {5, 3001}, DType::f64),
           of_rank(r, {2}, DType::bf16),     transpose(of_rank(r, {700, 901}, DType::f32))};
 }
-// A writable copy.
 inline Tensor copy_of(const Tensor& x) {
   const Tensor c = x.detach().contiguous();
   return x.dtype() == DType::f64 ? c * 1.0 : c.to(DType::f64).to(x.dtype());

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tapegrad train and finetune on several ranks: the files of one process, resume on other counts of ranks, signals,
-# kills and refusals. ranks.sh TAPEGRAD FOLDER TEXT MPIRUN... With TG_RANKS=devices only the tests on devices run.
+# tapegrad train and finetune on several ranks: equal files, resume on other counts of ranks, signals, kills, refusals.
+# ranks.sh TAPEGRAD FOLDER TEXT MPIRUN... With TG_RANKS=devices only the tests on devices run.
 set -uo pipefail
 app=$1 work=$2 text=$3
 shift 3
@@ -29,7 +29,7 @@ small=("${shape[@]}" --data "$text" --seed 3)
 
 only=${TG_RANKS:-}
 
-# The bytes of one process that accumulates the same micro-batches.
+# Bytes of one process that accumulates the same micro-batches.
 shard=--shard-optimizer
 ways=("--order epochs" "--dtype bf16 --compile" "$shard --dtype bf16" "$shard --optimizer muon --compile")
 for ranks in 2 3 4; do
@@ -57,7 +57,6 @@ if ((devices >= 2)); then
     must_on 2 "${run[@]}" --out some --overwrite
     same one some
   done
-  # Saved by 2 ranks with sharded moments, resumed on 4 and on one.
   if ((devices >= 4)); then
     must_on 2 train "${small[@]}" --device cuda --accumulate 4 --max-steps 1 --eval-every 0 $shard --out on_four
     cp -r on_four alone
@@ -78,8 +77,8 @@ if [[ -n $only ]]; then
   exit
 fi
 
-# A run begins on 4 ranks with sharded moments, and resumes without them on 4, on 2 and on one. Several micro-batches
-# of a rank are accumulated in another order.
+# Saved by 4 ranks with sharded moments, resumed without them on 4, 2 and one. Several micro-batches of a rank are
+# accumulated in another order.
 run=(train "${small[@]}" --accumulate 4)
 "$app" "${run[@]}" --out whole --max-steps 30 || fail "one process"
 on 4 "${run[@]}" --out moved --max-steps 30 --eval-every 0 --checkpoint-every 10 --shard-optimizer || fail "4 ranks"
@@ -106,7 +105,7 @@ wait $! && fail "a run that was asked to stop ended as if it were done"
 says "stopped after step"
 steps=$(wc -l <asked/log.jsonl)
 must_on 2 train --resume asked --max-steps $((steps + 10)) --quiet
-"$app" "${long[@]}" --out straight 2>/dev/null & # its first steps
+"$app" "${long[@]}" --out straight 2>/dev/null & # the first steps of that run
 until [[ -s straight/log.jsonl ]] && (($(wc -l <straight/log.jsonl) > steps + 300)); do sleep 0.05; done
 kill $! && wait $! 2>/dev/null
 # as_straight <run>: compares its log, except the last line, which may have a validation

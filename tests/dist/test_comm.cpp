@@ -238,7 +238,7 @@ TEST_CASE("collectives of a lazy or compiled program run in the order of their c
   };
   std::vector<size_t> want;
   for (const size_t n : {5000, 10, 20'000, 10, 3000, 3000, 3000, 3000, 3000, 3000, 3000, 3000})
-    want.insert(want.end(), 2, n / 2 * sizeof(float));  // elements of the other rank, and sums of this one's
+    want.insert(want.end(), 2, n / 2 * sizeof(float));  // elements of the other rank, and sums of this rank
   const Tensor x = filled({1}, 0.1f);
   const auto compiled = compile(f);
   for (int i = 0; i < 3; ++i) {

@@ -37,7 +37,7 @@ template <class T> void share(std::vector<T>& v) {
   v.resize(size_t(n));
   world()->broadcast(v.data(), v.size() * sizeof(T), 0);
 }
-// Rank 0 computes while the others wait, because they share its processors.
+// Rank 0 computes while the others wait: they share its processors.
 Trained trained_alone(const TrainConfig& c, Device device = {}) {
   Trained t;
   if (world()->rank() == 0) t = trained(c, Communicator::self(), device);
@@ -313,7 +313,7 @@ TEST_CASE("a plan of memory for ranks: what each then takes, to the byte") {
 
 TEST_CASE("a number of micro-batches that the ranks cannot share is refused") {
   const int ranks = world()->size();
-  if (ranks == 1) return;  // they share any
+  if (ranks == 1) return;  // one rank shares any number
   CHECK_SAYS(trained(config(ranks + 1), world()),
              fmt::format("[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step "
                          "equally: it must be a multiple of {}.",

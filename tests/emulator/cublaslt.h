@@ -1,5 +1,5 @@
 // cuBLASLt 13.1 on compute capability 9.0: f64, f32, TF32, bf16, f16, int8 and fp8, with its names, values and
-// refusals. Sums are rounded like tensor cores'.
+// refusals. Sums are rounded as by tensor cores.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -174,7 +174,7 @@ namespace simt::lt {
 void set_reductions(std::uint32_t schemes);
 // Bit i refuses candidate i of the heuristic (default: none).
 void set_refused(std::uint32_t candidates);
-// The heuristic offers a bias.
+// Whether the heuristic offers a bias.
 void set_biases(bool);
 const std::string& refusal();  // last refusal's reason, or empty
 struct Statistics {

@@ -1,4 +1,4 @@
-// Counts, names and ids are true; times are the host's. Kernels of one stream never overlap.
+// Counts, names and ids are true; times are from the host. Kernels of one stream never overlap.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -105,7 +105,7 @@ CUptiResult cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind
 CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind, std::uint64_t* last);
 
 namespace simt {
-// Result from now on; cuptiSubscribe, cuptiEnableCallback, cuptiActivityRegisterTimestampCallback or
+// Sets the result of cuptiSubscribe, cuptiEnableCallback, cuptiActivityRegisterTimestampCallback or
 // cuptiActivityEnable.
 void set_cupti(CUptiResult, const char* function = "cuptiSubscribe");
 }  // namespace simt

@@ -2,7 +2,7 @@
 
 #include <tapegrad/emulator/internal.h>
 
-// A section separates them from shared variables.
+// A section separates builtins from shared variables.
 #define SIMT_BUILTIN __attribute__((section("simt_builtin")))
 SIMT_BUILTIN uint3 threadIdx, blockIdx;
 SIMT_BUILTIN dim3 blockDim, gridDim;
@@ -47,7 +47,7 @@ void fiber_main() {
   __builtin_unreachable();
 }
 
-char* new_stack() {  // its guard page is below
+char* new_stack() {  // the guard page is below the stack
   constexpr std::size_t guard = 4096;
   void* p =
       mmap(nullptr, stack_bytes + guard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

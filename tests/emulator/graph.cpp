@@ -10,7 +10,7 @@ namespace simt::engine {
 namespace {
 
 struct Executable {
-  cudaGraph_t source = nullptr;   // its nodes identify this graph's
+  cudaGraph_t source = nullptr;   // graph whose nodes identify these
   std::vector<unsigned> first;    // first node per source node; total
   Graph graph;                    // no child graphs
   std::vector<std::size_t> lane;  // lane per node; 0: launch stream
@@ -177,7 +177,7 @@ cudaError_t forbid_event(const Event& e) { return refuse(*e.capture, cudaErrorCa
 
 cudaError_t wait_in_capture(Stream& s, const Event& e) {
   if (!e.capture) return e.op ? refuse(*s.capture, cudaErrorStreamCaptureIsolation) : cudaSuccess;
-  if (std::ranges::count(captures, e.capture) == 0) return cudaErrorCapturedEvent;  // it ended
+  if (std::ranges::count(captures, e.capture) == 0) return cudaErrorCapturedEvent;  // the capture ended
   if (s.capture && s.capture != e.capture) {
     s.capture->valid = false;
     return refuse(*e.capture, cudaErrorStreamCaptureMerge);
@@ -350,7 +350,7 @@ cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraph
   if (i == none) return status();
   if (i + 1 >= x->first.size()) return status(cudaErrorInvalidValue);  // added after instantiation
   if (!child_updates) return status(cudaErrorGraphExecUpdateFailure);
-  Graph part;  // append()'s arrangement
+  Graph part;  // node positions of append()
   append(part, {{{{}, {}, std::make_shared<const Graph>(*c)}}}, {});
   const unsigned begin = x->first[i];
   const std::span old(x->graph.nodes.begin() + begin, x->graph.nodes.begin() + x->first[i + 1]);

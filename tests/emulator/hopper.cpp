@@ -27,7 +27,7 @@ struct Transfer {
   unsigned bytes() const { return map.box_rows * map.box_columns * map.element; }
 };
 
-std::map<const mbarrier*, Phase> barriers;  // the running block's
+std::map<const mbarrier*, Phase> barriers;  // barriers of the running block
 std::deque<Transfer> transfers;
 std::array<unsigned, max_threads / 128> meeting;
 
@@ -200,7 +200,7 @@ void mbarrier_wait(mbarrier* b, int parity, Site at) {
 void tma_load(void* shared, const TensorMap* map, int row, int column, mbarrier* b, Site at) {
   const void* pc = __builtin_return_address(0);
   char* to = static_cast<char*>(shared);
-  const Transfer t{to, *map, row, column, b};  // its own is on the thread's stack
+  const Transfer t{to, *map, row, column, b};  // the map may be on the thread's stack
   if (to < dynamic_arena || (to - dynamic_arena) % 1024)
     fail(Fault::misaligned, at, "TMA with the 128-byte swizzle to %p, not a multiple of 1024", shared);
   touch(to, t.bytes(), Access::write, pc);

@@ -121,7 +121,7 @@ extern Statistics counters;
 
 void shadow_launch(const Launch&);
 void shadow_block();
-// Most bytes a block of the launch wrote.
+// Maximum bytes that a block of the launch wrote.
 std::size_t static_shared();
 bool is_global(const void*);  // device or pinned memory
 bool is_shared(const void* p);

@@ -22,7 +22,7 @@ constexpr std::size_t quarantine = std::size_t{64} << 20;  // bytes kept from re
 
 struct Free {
   std::size_t bytes;
-  Counts after;  // the reuse comes after these
+  Counts after;  // operations that precede the reuse
 };
 // Leaked: static objects may free last.
 struct Memory {

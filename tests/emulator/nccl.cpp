@@ -122,7 +122,7 @@ bool is_live(Comm c) {
   return comms.contains(c);
 }
 
-struct Group {  // the calling thread's
+struct Group {  // group of the calling thread
   int depth = 0;
   Comm comm = nullptr;
   cudaStream_t stream = nullptr;
@@ -185,7 +185,7 @@ Room* join(const UniqueId& id, int size, int rank, int device) {
   room->device[rank] = device;
   ++room->joined;
   while (room->joined < size) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  shm_unlink(path_of(id).c_str());  // all have it mapped
+  shm_unlink(path_of(id).c_str());  // all ranks have mapped it
   return room;
 }
 }  // namespace

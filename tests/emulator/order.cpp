@@ -10,7 +10,7 @@ std::array<Clock, max_units> known_to;
 std::array<std::uint16_t, max_units> clocks;
 
 namespace {
-std::array<Stamp, max_threads> async_fences;  // each thread's last
+std::array<Stamp, max_threads> async_fences;  // last fence of each thread
 
 std::uint16_t tick(unsigned unit) {
   if (clocks[unit] == 0xffff)

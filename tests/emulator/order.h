@@ -1,4 +1,4 @@
-// The happens-before order of accesses within the running block. Two accesses of the same bytes, one a write, neither
+// Happens-before order of accesses within the running block. Two accesses of the same bytes, one a write, neither
 // atomic, are a fault unless one happens before the other.
 //
 // Each thread u has a clock, clocks[u], and a vector clock, known_to[u]. An access of u is stamped with the epoch, u
@@ -28,7 +28,7 @@ struct Stamp {  // time of an access
   bool operator==(const Stamp&) const = default;
 };
 
-// Earlier epochs are known to all.
+// A vector clock of the current epoch; all threads know earlier epochs.
 struct Clock {
   std::uint32_t epoch = 0;
   std::uint64_t chunks = 0;  // groups of 32 threads with an entry
@@ -58,7 +58,7 @@ inline bool before(const Stamp& s) { return before(s, current->index); }
 
 void order_begin();
 void order_block();                                     // __syncthreads
-void order_threads(const unsigned* index, unsigned n);  // __syncwarp of these
+void order_threads(const unsigned* index, unsigned n);  // __syncwarp of these threads
 void order_release(Clock&, unsigned unit);              // publishes the unit's work
 void order_acquire(unsigned unit, const Clock&);
 // Publishes writes to asynchronous units.

@@ -8,7 +8,7 @@
 namespace simt::engine {
 namespace {
 
-constexpr std::size_t max_streams = 1024;   // limit of a mark
+constexpr std::size_t max_streams = 1024;   // maximum that a mark holds
 constexpr std::size_t queue_length = 1024;  // blocks launches when full
 
 // Leaked: static objects may free last.
@@ -41,7 +41,7 @@ void perform(const OperationPtr& o) {
   std::erase(undone, o);
 }
 
-// True: all other operations come after all of this stream.
+// Whether all operations of the stream precede all others.
 bool is_known(const Stream& s) {
   const std::uint64_t mark = mark_of(s.index, s.count);
   return comes_before(mark, seen_by_host) &&

@@ -32,7 +32,7 @@ struct Work {
   bool meets = false;
 };
 
-// 48 bits, nonzero.
+// A mark of 48 bits, nonzero.
 inline std::uint64_t mark_of(unsigned stream, std::uint64_t number) { return std::uint64_t{stream} << 38 | number; }
 inline bool comes_before(std::uint64_t mark, const Counts& seen) {
   const std::uint64_t stream = mark >> 38;
@@ -59,7 +59,7 @@ struct Stream {
   bool blocking = true;
   std::vector<OperationPtr> waits;
   std::shared_ptr<Capture> capture;
-  std::vector<unsigned> tips;  // nodes that its next one follows
+  std::vector<unsigned> tips;  // nodes that precede its next one
 };
 struct Event {
   bool timed = true;
@@ -73,7 +73,7 @@ struct Graph {
   struct Node {
     Work work;
     std::vector<unsigned> after;
-    std::shared_ptr<const Graph> child = nullptr;  // the node's work
+    std::shared_ptr<const Graph> child = nullptr;  // work of the node
   };
   std::vector<Node> nodes;
 };
@@ -86,7 +86,7 @@ struct Capture {
 };
 
 Stream* new_stream(bool blocking);
-void retire(Stream*);  // its operations still run
+void retire(Stream*);  // operations of the stream still run
 Stream& null_stream();
 const std::vector<std::unique_ptr<Stream>>& all_streams();
 
@@ -101,7 +101,7 @@ std::uint64_t pending_operations();
 void queue_reset();
 
 cudaError_t submit(Stream&, Work);
-// An error if a capture forbids the thread to synchronise; invalidates these.
+// An error if captures forbid the thread to synchronise; invalidates them.
 cudaError_t forbid_while_capturing();
 // Waits for the device: every capture of any thread and mode.
 cudaError_t forbid_device_wide();

@@ -98,7 +98,7 @@ Cell* cell_of(const void* p) {
 
 // --- global memory
 struct Touch {
-  std::uint64_t op : 48, thread : 11, bytes : 4, atomic : 1;  // op: its mark
+  std::uint64_t op : 48, thread : 11, bytes : 4, atomic : 1;  // op: mark of the operation
   std::uint32_t epoch;
   std::uint16_t clock, fence;
   bool same(const Touch& o) const {
@@ -114,9 +114,9 @@ struct Granule {  // four bytes
 };
 Granule* granules;
 
-bool block_atomics;                                     // running block used one
+bool block_atomics;                                     // the running block used an atomic
 std::vector<std::pair<std::uint32_t, unsigned>> began;  // epoch and index of each block so far
-// __threadfence calls per thread: running block; ended blocks that made any.
+// __threadfence calls per thread: of the running block, and of each ended block that made any.
 using Fences = std::array<std::uint16_t, max_threads>;
 Fences fences;
 bool fenced;
@@ -138,7 +138,7 @@ void check_pair(const Touch& old, Access a, unsigned bytes, bool old_wrote, cons
   const char* verb = a == Access::read ? "read" : "write";
   const char* did = old_wrote ? "written" : "read";
   if (old.op != mark) {
-    const bool atomics = old.atomic && a == Access::atomic;  // never conflict
+    const bool atomics = old.atomic && a == Access::atomic;  // atomics never conflict
     if (!atomics && !comes_before(old.op, op.seen))
       fail(Fault::stream_order, w,
            "%s of memory %s by an operation of another stream, no event or synchronisation between", verb, did);
@@ -185,7 +185,7 @@ bool granule_access(Granule& x, Access a, unsigned bytes, const Touch& me, const
     const bool again = x.reads[0].same(me);
     if (again) mine.bytes |= x.reads[0].bytes;
     remember_read(x.reads, mine, again, [&](const Touch& t) {
-      if (t.bytes & ~bytes) return false;  // it covers other bytes too
+      if (t.bytes & ~bytes) return false;  // this access covers other bytes too
       return t.op != me.op ? comes_before(t.op, op.seen) : current && t.epoch >= block_epoch && before(stamp_of(t));
     });
     return true;

@@ -3,7 +3,7 @@ import functools, os, pathlib, re, shutil, subprocess, sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-SCHEDULES = "0", "1"  # all forward and at once; all backward and as late as may be
+SCHEDULES = "0", "1"  # forward and at once; backward and as late as possible
 
 
 @functools.cache

@@ -78,7 +78,7 @@ def main():
         config[key] = [w for w in config[key] if w]
     for key in ("core", "objects"):  # not their precompiled headers
         config[key] = [o for o in config[key] if o.endswith(".o")]
-    for language in ("cu", "cpp"):  # the tests are shorter than optimising
+    for language in ("cu", "cpp"):  # optimising takes longer than the tests
         config[language]["options"] += ["-g0", "-O0"]
     every = read_list(HERE / "mutants.txt")
     chosen = {k: m for k, m in enumerate(every) if options.only in str(m)}

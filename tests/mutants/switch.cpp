@@ -1,5 +1,5 @@
-// The change that TG_MUTANT names, and with TG_MUTANT_REACHED=file the seconds that the processor took and the numbers
-// of all changes that were come by.
+// The change that TG_MUTANT names, and with TG_MUTANT_REACHED=file the processor's seconds and the numbers of all
+// changes that were reached.
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>

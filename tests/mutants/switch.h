@@ -2,7 +2,7 @@
 // on. `a < b` becomes `a < tg_lt(7) > b`, which keeps its operands in any context.
 #pragma once
 
-// Whether change k is the one. Not compiled for the emulator, so that it sees no access; const, so that loops keep it.
+// Whether change k is on. Not compiled for the emulator, so that it sees no access; const, so that loops keep it.
 extern "C" __attribute__((const)) bool tg_mutant(int k);
 
 template <int kKind> struct TgComparison {

@@ -7,8 +7,8 @@ from mutant import HERE, ROOT, code_of
 
 TOKEN = re.compile(r'"[^"]*"|\'[^\']*\'|\w+|<<=|>>=|[-+*/%&|^<>=!]=|<<|>>|&&|\|\||\+\+|--|->|::|\S')
 ASSIGN = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
-BEFORE = ASSIGN | set("([{,;?:") | {"return"}  # what an operand of a conditional may stand behind,
-BEHIND = set(")]},;?:")  # and before
+BEFORE = ASSIGN | set("([{,;?:") | {"return"}  # tokens before an operand of a conditional
+BEHIND = set(")]},;?:")  # tokens after it
 COMPARISONS = {("<", "<="): "tg_lt", (">=", ">"): "tg_ge", ("<=", "<"): "tg_le"}
 
 

@@ -25,7 +25,7 @@ struct Surroundings {
   std::string fault = "";  // TG_FAULT
   rlim_t file_limit = 0;   // `ulimit -f`, in bytes; 0: none
   int output = -1;         // -1: /dev/null
-  int input = -1;          // the same
+  int input = -1;          // -1: /dev/null
   bool closed = false;     // none of the three standard streams
 };
 // Runs in `folder`; stderr goes to the file "stderr".
@@ -48,7 +48,7 @@ class Process {
     }
     setenv("TG_THREADS", "1", 1);
     for (const int signal : {SIGINT, SIGHUP, SIGPIPE, SIGXFSZ})
-      ::signal(signal, SIG_DFL);  // a background job ignores some
+      ::signal(signal, SIG_DFL);  // a background job ignores some signals
     s.fault.empty() ? unsetenv("TG_FAULT") : setenv("TG_FAULT", s.fault.c_str(), 1);
     if (const rlimit limit{s.file_limit, s.file_limit}; s.file_limit > 0 && setrlimit(RLIMIT_FSIZE, &limit)) _exit(125);
     if (chdir(folder.c_str()) == 0) execv(TG_APP, argv.data());
@@ -67,7 +67,7 @@ class Process {
     if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = 0;
     return pid_ == 0;
   }
-  // The exit status, or minus the signal that ended it.
+  // Exit status, or minus the signal that ended it.
   int status() {
     if (pid_ > 0) waitpid(pid_, &status_, 0);
     pid_ = 0;
@@ -87,7 +87,7 @@ inline std::string errors_of(int status, const std::string& folder, const Argume
   CHECK_MESSAGE(p.status() == status, p.errors());
   return p.errors();
 }
-// Until asked() holds or the process ends; at most two minutes.
+// Waits until asked() holds or the process ends, at most two minutes.
 template <class F> bool wait_for(Process& p, F asked) {
   for (int i = 0; i < 120'000 && !p.ended(); ++i) {
     if (asked()) return true;

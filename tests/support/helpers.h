@@ -52,7 +52,7 @@ enum class Store { contiguous, transposed, sliced, strided };
 inline constexpr Store kStores[] = {Store::contiguous, Store::transposed, Store::sliced, Store::strided};
 Tensor stored(const Tensor& x, Store how);
 
-// With another tensor of this name, or without it.
+// `all` with another tensor of this name, or without it.
 inline StateDict with_tensor(StateDict all, const std::string& name, const Tensor& t = {}) {
   all[name] = t;
   if (!t) all.erase(name);

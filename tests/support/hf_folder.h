@@ -7,7 +7,7 @@
 namespace tg {
 
 inline std::string data_folder(const std::string& name) { return TG_TEST_DATA "/huggingface/" + name; }
-// The message of error() with this value in the file.
+// Message of error() with this value in the file.
 template <class F>
 std::string with_key(const std::string& path, const std::string& key, const Json& x, const F& error) {
   const std::string before = read_file(path);

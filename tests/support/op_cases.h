@@ -22,7 +22,7 @@ struct OpCase {
   std::function<Tensors(Inputs)> fn;
   // max|a - b| / max|b| against f64 from the same inputs; bf16 keeps 8 bits of each result
   double f32 = 1e-5, bf16 = 2e-2;
-  double f64 = 1e-11;       // another backend's
+  double f64 = 1e-11;       // tolerance of another backend
   double gradcheck = 1e-7;  // 0: not differentiable
   std::string name() const { return op + "." + variant; }
 };
@@ -36,7 +36,6 @@ inline bool draws(const OpCase& c) {
   return c.op == "dropout" || c.op == "multinomial" || c.op == "rand" || c.op == "randint" || c.op == "randn" ||
          c.op == "trunc_normal";
 }
-// Whether all cases are chosen.
 bool every_op_case();
 void add_layer_cases(std::vector<OpCase>& list, const CaseSizes&);  // op_cases_layers.cpp
 void add_code_cases(std::vector<OpCase>& list, const CaseSizes&);   // op_cases_codes.cpp

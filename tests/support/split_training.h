@@ -6,7 +6,7 @@
 
 namespace tg {
 
-// 768 weights are split: one is on a tie in few steps.
+// Splits 768 weights: within few steps, one is halfway between two bf16.
 inline GptConfig few_weights() {
   GptConfig g = tiny_model();
   g.width = 8;

@@ -175,7 +175,7 @@ TEST_CASE("all_to_all and all_gather on devices: parts of any sizes") {
 
 #ifdef TG_CUDA_EMULATED
 namespace {
-// The world anew: its devices have not met. Never destroyed, as its DeviceComm.
+// A new world, whose devices have not met. Never destroyed, like its DeviceComm.
 std::shared_ptr<Communicator> new_world() {
   class Again final : public Communicator {
    public:

@@ -60,7 +60,7 @@ enum class Hopper {
   no_init_fence
 };
 cudaError_t hopper(const __nv_bfloat16* x, const __nv_bfloat16* identity, float* y, Hopper, cudaStream_t);
-// The identity, stored by threads and multiplied by itself.
+// Identity, stored by threads and multiplied by itself.
 cudaError_t stored_operand(float* y, bool mistake, cudaStream_t);
 
 }  // namespace broken

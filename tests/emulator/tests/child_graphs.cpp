@@ -51,7 +51,7 @@ TEST_CASE("child graphs: in their order, as they were when they were added, and 
       check(broken::add_one(z, y, 64, a));
       check(broken::add_one(z, y, 64, a));
     });
-    refuses(n[0], [&] {  // no fork
+    refuses(n[0], [&] {  // the part has no fork
       for (int i = 0; i < 3; ++i) check(broken::add_one(z, y, 64, a));
     });
     check(cudaGraphLaunch(exec, a));

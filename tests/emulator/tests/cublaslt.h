@@ -40,7 +40,7 @@ struct Setup {
   int64_t a = 0, b = 1 << 16, c = 1 << 17, d = 1 << 17, bias = kNull, aux = kNull, workspace = 1 << 18;
   int64_t scale_a = kNull, scale_b = kNull, scale_d = kNull;
   size_t workspace_bytes = 1 << 14;
-  uint32_t promised = 16;  // the heuristic's alignment
+  uint32_t promised = 16;  // alignment that the heuristic assumes
 };
 inline Setup f32() {
   Setup s;

@@ -198,7 +198,7 @@ TEST_CASE("what a capturing stream refuses, and that the capture is lost by it")
       cudaSuccess, [&] { return cudaMemcpyAsync(pinned, y, 4, cudaMemcpyDeviceToHost, s); }, false);
   refuses(
       cudaSuccess, [&] { return cudaStreamSynchronize(blocking); }, false);
-  CHECK(cudaStreamWaitEvent(blocking, e[0]) == cudaErrorCapturedEvent);  // its capture ended
+  CHECK(cudaStreamWaitEvent(blocking, e[0]) == cudaErrorCapturedEvent);  // the capture of the event ended
   CHECK_MESSAGE(simt::reports().empty(), simt::describe());
   simt::reset();
 }
@@ -270,7 +270,7 @@ TEST_CASE("what waits for the device ends the captures of all threads, whatever 
 TEST_CASE("the mode of a capture says what other threads may do") {
   simt::reset();
   const Stream s;
-  const auto allocates = [] {  // another thread's
+  const auto allocates = [] {  // called by another thread
     cudaError_t e = cudaSuccess;
     std::thread([&] {
       void* p = nullptr;
