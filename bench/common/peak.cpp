@@ -27,7 +27,7 @@ struct Streams {  // rates of plain and non-temporal stores
 };
 struct Kernels {
   MultiplyAdd f32, f64;
-  double flop_f32, flop_f64;  // index: round
+  double flop_f32, flop_f64;  // indexed by round
   Streams copy, triad, update, scale, read;
 };
 
@@ -120,7 +120,7 @@ template <class F> double on_all_threads(F f) {
   for (auto& t : threads) t.join();
   return *std::max_element(end.begin(), end.end()) - *std::min_element(begin.begin(), begin.end());
 }
-// The second highest rate: a clock jump makes a round look too fast.
+// Second highest rate: a clock jump makes a round look too fast.
 class SecondHighest {
  public:
   void add(double rate) {
@@ -146,7 +146,7 @@ template <class Once> double best_rate(double work, double total, Once once) {
   return rate();
 }
 
-// The sum of each thread's second best round: threads share nothing, so rounds need not coincide.
+// Sum of each thread's second best round: threads share nothing, so rounds need not coincide.
 double multiply_add_rate(MultiplyAdd f, double flop, double total) {
   constexpr double kRound = 2e-4;
   constexpr int kLeast = 20;
@@ -216,7 +216,7 @@ double stream_rate(const Streams& ways, int arrays, int moves, int64_t bytes, do
         return [=, to = own[0].get(), a = own[1].get(), b = own[2].get()] {
           for (int64_t i = 0; i < passes; ++i) {
             f(to, a, b, n);
-            asm volatile("" ::: "memory");  // keeps each pass
+            asm volatile("" ::: "memory");  // prevents removal of a pass
           }
         };
       });

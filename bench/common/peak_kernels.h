@@ -1,4 +1,4 @@
-// The loops of peak.cpp for one instruction set, included once for each, with TG_PEAK_NAME, the attribute
+// Loops of peak.cpp for one instruction set, included once for each, with TG_PEAK_NAME, the attribute
 // TG_PEAK_TARGET, the register bytes TG_PEAK_WIDTH, the register chains TG_PEAK_CHAINS, and optionally the non-temporal
 // store TG_PEAK_STREAM.
 namespace TG_PEAK_NAME {
@@ -11,7 +11,7 @@ template <class T> struct Vector {
 template <class T> TG_PEAK_TARGET double multiply_add(int64_t n) {
   using V = typename Vector<T>::type;
   V chain[TG_PEAK_CHAINS], factor = {}, term = {};
-  for (size_t i = 0; i < sizeof(V) / sizeof(T); ++i) factor[i] = T(0.999), term[i] = T(i + 1);  // stays normal
+  for (size_t i = 0; i < sizeof(V) / sizeof(T); ++i) factor[i] = T(0.999), term[i] = T(i + 1);  // no denormals
   for (int k = 0; k < TG_PEAK_CHAINS; ++k) chain[k] = term + T(k);
   for (; n > 0; --n)
     for (int k = 0; k < TG_PEAK_CHAINS; ++k) chain[k] = chain[k] * factor + term;

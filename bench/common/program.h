@@ -95,7 +95,7 @@ class Table {
   void add(std::string_view line);
   std::string format_;
   std::vector<std::vector<std::string>> lines_;
-  size_t titles_;  // lines of them
+  size_t titles_;  // lines of titles
 };
 // The line of <folder>/document.jsonl, which the programs contain, with these members; else null.
 const Json* document_row(std::string_view folder, const Json& members);

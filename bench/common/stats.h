@@ -22,9 +22,9 @@ struct Sample {
 // twice the target.
 struct SamplingPlan {
   Sampling sampling;
-  std::vector<uint64_t> iterations;  // index: sample
+  std::vector<uint64_t> iterations;  // indexed by sample
   double expected;                   // seconds
-  // The number of samples (a multiple of ten) that meets a missed target; 0 if it is met.
+  // Number of samples (a multiple of ten) that meets a missed target; 0 if it is met.
   int fewer_samples;
   uint64_t total() const;
 };
@@ -37,7 +37,7 @@ double variance(std::span<const double>);              // divides by n - 1; at l
 double population_deviation(std::span<const double>);  // divides by n, like NumPy's std; at least one
 double median(std::vector<double>);
 double median_absolute_deviation(std::span<const double>);  // times 1.4826: consistent with a normal std
-// The slope of the line through the origin: sum x y / sum x^2.
+// Slope of the line through the origin: sum x y / sum x^2.
 double slope(std::span<const double> x, std::span<const double> y);
 
 struct Estimate {

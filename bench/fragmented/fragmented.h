@@ -96,7 +96,7 @@ class FragmentedSteps {
   };
   FragmentedSteps(const FragmentedModel&, CellMode, FragmentedVariant, Device);
   // forward: y, synchronised. backward: gradients and update, synchronised. The loss between is untimed, but its
-  // unfinished work counts as backward. Compiled: backward is the whole step's time minus a forward-only call's.
+  // unfinished work counts as backward. Compiled: backward is the time of a step minus that of a forward call.
   Seconds run();
   double loss() const { return loss_.item<float>(); }  // last step, before its update
   // Throws unless the first step moves exactly the expected weights, by about the learning rate.

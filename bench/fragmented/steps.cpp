@@ -17,7 +17,7 @@ constexpr double kRate = 1e-3;
 
 nn::Selection selection_of(CellMode m) { return m == CellMode::inference ? nn::Selection::hard : nn::Selection::soft; }
 
-// Some weights on the host: the first row of a matrix, or of each fragment's.
+// Some weights on the host: the first row of a matrix, or of each fragment's matrix.
 std::vector<float> some_weights(const Parameter& p) {
   const NoGradScope off;
   const Tensor& t = p.tensor;
@@ -125,13 +125,13 @@ FragmentedResult measured_cell(const FragmentedModel& model, const FragmentedCel
   reset_peak(setup.device);
   std::optional<Recordings> recordings;
   for (int64_t i = 0; i < setup.steps; ++i) {
-    if (i == 1 && steps.stats()) recordings.emplace(*steps.stats());  // the first found an empty cache
+    if (i == 1 && steps.stats()) recordings.emplace(*steps.stats());  // the first run found an empty cache
     const auto [forward, backward] = steps.run();
     r.forward_ms += 1e3 * forward / double(setup.steps), r.backward_ms += 1e3 * backward / double(setup.steps);
   }
   if (recordings) recordings->check(*steps.stats());
   const MemoryStats memory = memory_stats(setup.device);
-  r.live_bytes = memory.peak, r.reserved_bytes = memory.live + memory.cached;  // the cache shrank nowhere in between
+  r.live_bytes = memory.peak, r.reserved_bytes = memory.live + memory.cached;  // the cache never shrank in between
   r.last_loss = steps.loss();
   TG_CHECK(std::isfinite(r.last_loss), state, "[bench_fragmented] the loss of {} is {}. The training has failed.",
            cell.name(), r.last_loss);

@@ -60,7 +60,7 @@ struct TimeitResult {
   double mean_time = 0, median_time = 0, std_dev = 0, min_time = 0, max_time = 0, total_time = 0;
   int64_t profile_steps = 0;
   int64_t peak_bytes = 0;  // tensors on the device, over all steps
-  double loss = 0;         // last step's
+  double loss = 0;         // loss of the last step
 };
 TimeitResult summarised(Computation, std::vector<double> times);
 
@@ -76,8 +76,8 @@ class TimeitModel {
   // Runs `warmup` steps, then the timed ones. forward: model and loss on the tape; backward: gradients and their
   // accumulation; forward_backward: both. Compiled: forward keeps nothing for backward, and backward is
   // forward_backward minus forward, because a compiled function cannot be split; on CUDA the third step records a
-  // graph. Throws unless the initial loss is that of guessing (the weights are small) and the steps' gradients, equal
-  // without updates, sum up.
+  // graph. Throws unless the initial loss is that of guessing (the weights are small), and the gradients are the sum of
+  // equal steps, since no step updates.
   TimeitResult profile(Computation, int64_t warmup);
   const std::vector<Tensor>& gradients() const { return gradients_.all(); }  // sums, in the order of params().all()
   const Params& params() const { return params_; }
@@ -97,7 +97,7 @@ class TimeitModel {
   Tensor tokens_, targets_;  // (B, T) i64
   GradientSums gradients_;
   std::optional<Compiled> forward_, both_;
-  Tensor loss_;  // last step's, off the tape
+  Tensor loss_;  // loss of the last step, off the tape
   int64_t passes_ = 0;
   std::vector<float> first_;  // last norm, after the first pass
 };
@@ -138,7 +138,7 @@ WarmupClaim warmup_claim(const std::vector<TimeitRow>&);
 std::string text(const WarmupClaim&);
 std::string sums_text(const std::vector<TimeitRow>&);
 
-const Json* timeit_figure(std::string_view name);  // document 004's, in ms
+const Json* timeit_figure(std::string_view name);  // figure of document 004, in ms
 std::string compare_with_document(const TimeitReport&);
 
 void write_timeit_json(const std::string& path, const TimeitReport&);

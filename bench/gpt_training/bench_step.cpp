@@ -33,7 +33,7 @@ const std::set<std::string_view> kOfRuns{"compile", "max_steps",  "warmup",     
 RunConfig run_of(const StepFlags& f) {
   RunConfig base;
   base.model = model_preset(f.arch);
-  if (base.model.vocab_size == 0) base.model.vocab_size = 256;  // nano takes its tokenizer's; here, bytes
+  if (base.model.vocab_size == 0) base.model.vocab_size = 256;  // nano takes its tokenizer's size; here, bytes
   TrainConfig& t = base.train;
   t.max_steps = f.untimed + f.steps, t.warmup = 0, t.schedule = ScheduleKind::constant, t.min_lr = 0;
   t.eval_every = 0, t.val_fraction = 0;

@@ -6,7 +6,7 @@
 #   bench/gpu/pack.sh           builds in build/gpu, in about 13 CPU minutes
 #   bench/gpu/pack.sh BUILD     packs a build tree with TG_CUDA=ON
 #
-# Exits with 1 if the kit lacks a library, or exceeds 24 MB, because it is sent to another machine.
+# Exits with 1 if the kit lacks a library, or exceeds 24 MB.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=${1:-build/gpu} kit=build/gpu/kit.tar.xz most=24000000

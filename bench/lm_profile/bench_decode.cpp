@@ -31,7 +31,7 @@ constexpr std::array kNames{"growing cache, eager", "fixed cache, eager", "fixed
 
 GptConfig config_of(const DecodeFlags& f) {
   GptConfig c = model_preset(f.arch);
-  if (c.vocab_size == 0) c.vocab_size = 256;  // left to a tokenizer
+  if (c.vocab_size == 0) c.vocab_size = 256;  // 0: the tokenizer decides
   return c;
 }
 Gpt model_of(const DecodeFlags& f, DType dtype, Device device) {
@@ -85,7 +85,7 @@ Json measured(const DecodeFlags& f, const std::string& dtype, const Gpt& model, 
   fmt::print("\n{}, {}: {} text(s), {} tokens after a prompt of {}\n", name, dtype, f.batch, f.tokens, prompt);
   std::array<std::vector<double>, 3> seconds;
   std::vector<int64_t> want;
-  for (int64_t round = -1; round < f.rounds; ++round)  // the first warms up and traces
+  for (int64_t round = -1; round < f.rounds; ++round)  // the first round warms up and traces
     for (size_t k = 0; k < kWays.size(); ++k) {
       std::vector<int64_t> got;
       const double s = decoding.run(kWays[k], got);
@@ -94,7 +94,7 @@ Json measured(const DecodeFlags& f, const std::string& dtype, const Gpt& model, 
       if (round >= 0) seconds[k].push_back(s);
     }
   Json ways = Json::array();
-  const auto tokens = double(f.batch * (f.tokens - 1));  // excludes the first new one
+  const auto tokens = double(f.batch * (f.tokens - 1));  // excludes the first new token
   for (size_t k = 0; k < kWays.size(); ++k) {
     const Timing t = summary(seconds[k]);
     fmt::print("{:<24} {:8.2f} tokens/s  (p10 {:.2f}, p90 {:.2f})  {:.3f} of the first\n", kNames[k], tokens / t.median,

@@ -130,7 +130,7 @@ def main():
                 report, rows = report_of(args, flags, folder + "/ours.json"), {}
                 for run in report["decoding"]:
                     prompt = run["first_text"]["prompt"]
-                    peer.complete(prompt, 1)  # puts it into the cache
+                    peer.complete(prompt, 1)  # puts the prompt into the cache
                     rows[f"{dtype} after {run['prompt']}"] = (
                         {"compiled": run["ways"][2]["seconds_per_token"]["median"]},
                         {"llama.cpp": peer.decode(prompt, args.tokens, args.cpu_time)[1]})

@@ -1,6 +1,5 @@
 // Document 003's language model op by op as written there: separate q, k, v GEMMs, a mask per layer, a score matrix,
-// and norms, gates and rotations from plain ops. It is the baseline and reference of Gpt's fused ops (models/gpt): the
-// same function of the same weights.
+// and norms, gates and rotations from plain ops. It is the baseline and reference of Gpt's fused ops (models/gpt).
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 

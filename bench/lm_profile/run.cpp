@@ -23,7 +23,7 @@ struct LmSize {
 constexpr LmSize kLmSizes[] = {{"small", 768, 3072, 12, 12},  {"medium", 1024, 4096, 24, 16},
                                {"large", 1280, 5120, 36, 20}, {"xl", 1600, 6400, 48, 25},
                                {"2.7B", 2560, 10240, 32, 32}, {"tiny", 32, 96, 2, 4}};
-constexpr double kLmLr = 1e-3, kDecay = 0.01;  // AdamW's; the document gives no rate
+constexpr double kLmLr = 1e-3, kDecay = 0.01;  // AdamW's rate, not in the document
 
 LmSetup setup_of(const LmFlags& f) {
   LmSetup s = f.setup;
@@ -41,7 +41,7 @@ LmSetup setup_of(const LmFlags& f) {
            s.device);
   return s;
 }
-// The flags that change `own` to s.
+// Flags that change `own` to s.
 std::string flags_of(const LmSetup& s, const LmSetup& own) {
   std::string flags;
   if (s.form != own.form) flags += fmt::format(" --form {}", name_of(s.form));

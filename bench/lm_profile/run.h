@@ -51,7 +51,7 @@ struct LmFlags : SharedFlags {
   bool answers = false;
 };
 struct LmPlan {
-  std::vector<LmSetup> setups;  // first: the flags', all types; others: answers, train
+  std::vector<LmSetup> setups;  // first: run of the flags, all types; others: answers, train
   std::vector<StepType> types;
 };
 // An Error names the first wrong flag, a conflict, or a run that exceeds the device's memory.
@@ -68,18 +68,18 @@ class LmModel {
   // Runs the warm-up steps in a range "warmup", then one in "profiled_step", with the type's "forward_pass",
   // "loss_computation", "backward_pass" and "optimizer_step".
   void run(StepType);
-  // The last step's loss, or forward's mean logit. Throws if it is not finite, or if the steps wrongly changed or kept
+  // Last step's loss, or forward's mean logit. Throws if it is not finite, or if the steps wrongly changed or kept
   // weights.
   double checked_result(StepType) const;
   const Params& params() const { return params_; }
-  const GradientSums& gradients() const { return *sums_; }  // backward's
+  const GradientSums& gradients() const { return *sums_; }  // gradients of backward
 
  private:
   Tensor forward() const;
   Tensor step(StepType, bool phases);  // what holds the tape, if anything
   LmSetup setup_;
   Params params_;
-  Model model_;    // the form
+  Model model_;    // model of the setup's form
   Tensor tokens_;  // (B, T) i64
   std::optional<GradientSums> sums_;
   std::optional<AdamW> optimizer_;

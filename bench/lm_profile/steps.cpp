@@ -59,7 +59,7 @@ const Place* place_of(const Scope* s) {
   const auto at = std::ranges::find(kPlaces, pattern, &Place::scope);
   return at == std::end(kPlaces) ? nullptr : at;
 }
-// The layer number of a scope ("gpt.h.3.mlp", "layer_3.ffn_sublayer"), or -1.
+// Layer number of a scope ("gpt.h.3.mlp", "layer_3.ffn_sublayer"), or -1.
 int64_t layer_of(const Scope* s) {
   for (; s && s->parent; s = s->parent) {
     if (s->name.starts_with("layer_")) return std::stoll(s->name.substr(6));
@@ -74,7 +74,7 @@ bool within(const Scope* path, std::string_view name) {
 }
 std::string_view kept(const std::string& name) { return *detail::intern(name); }  // lives as long as the process
 
-// The document's name of a range, or empty.
+// Document's name of a range, or empty.
 std::string_view range_name(const Profile& p, const Profile::Range& r) {
   if (r.kind == RangeKind::range) {
     if (r.name == "warmup" || r.name == kStep) return r.name;

@@ -16,7 +16,7 @@ enum class LmPart {
   projections,  // q, k, v, output of attention
   attention,    // scores, mask, softmax, weighted values
   rope,
-  attention_rest,  // its norm and residual sum
+  attention_rest,  // norm and residual sum of attention
   ffn_products,
   ffn_rest,  // activation, gate, norm, residual sum
   final_norm,

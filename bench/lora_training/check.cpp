@@ -1,4 +1,4 @@
-// The checks of rows.h that the measured work trains.
+// Checks of rows.h: the measured work trains.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 
@@ -11,7 +11,7 @@ namespace tg::bench {
 namespace {
 
 using Values = std::vector<float>;
-// The largest |after - decay * before|.
+// Largest |after - decay * before|.
 double moved(const Values& before, const Values& after, double decay = 1 - kLr * kWeightDecay) {
   double most = 0;
   for (size_t i = 0; i < before.size(); ++i)

@@ -22,7 +22,7 @@ std::string four_digits(double x) {
 std::string triple(std::string (*format)(double), double a, double b, double c) {
   return fmt::format("[{} {} {}]", format(a), format(b), format(c));
 }
-double slower(double change) { return 1 / (1 + change) - 1; }  // throughput's change
+double slower(double change) { return 1 / (1 + change) - 1; }  // change of the throughput
 
 void say(const BenchmarkId& id, const std::string& what) {
   fmt::print(stderr, "Benchmarking {}{}\n", id.text(), what);

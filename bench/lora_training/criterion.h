@@ -22,7 +22,7 @@ struct BenchmarkId {
 struct Benchmark {
   BenchmarkId id;
   std::function<void()> run;             // one iteration; device work may still be in flight
-  std::function<void()> finish = [] {};  // waits for that work; ends and is part of every sample
+  std::function<void()> finish = [] {};  // waits for device work; timed at the end of each sample
   std::optional<uint64_t> elements = {};
   std::optional<int> samples = {};  // overrides the options
 };

@@ -9,12 +9,12 @@
 namespace tg::bench {
 
 struct Work {
-  TensorFunction f;  // its results are off the tape
+  TensorFunction f;  // function whose results are off the tape
   std::vector<Tensor> in;
   std::vector<Tensor> variables = {};  // assigned by f
 };
 enum class Runs {
-  in_mode,     // mode of RunMode
+  in_mode,     // mode: RunMode
   lazily,      // LazyScope, then evaluated, in every mode
   graph_only,  // LazyScope, never evaluated
 };
@@ -34,7 +34,7 @@ Benchmark benchmark(const TrainingRow&, RunMode, Device);
 Work lora_step(Device);
 // One AdamW step on w (512, 512), with a constant gradient.
 Work adamw_work(Device);
-inline constexpr double kLr = 1e-4, kWeightDecay = 0.01;  // both modes'
+inline constexpr double kLr = 1e-4, kWeightDecay = 0.01;  // values for AdamW in all modes
 std::function<std::vector<Tensor>()> runner(const Work&, RunMode);
 
 // Throw Errors, so that broken work is never timed. check_step() trains for 50 steps: B moves at step 1; A only decays

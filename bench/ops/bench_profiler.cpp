@@ -49,7 +49,7 @@ Trainer nano_trainer() {
   const Params params;
   return {Gpt(params, run.model), params, TokenData::from_tokens(ids), run.train};
 }
-// Steps with a profiler around every four against steps without, alternating.
+// Relative time of steps with a profiler around every four, alternating with steps without.
 double share_on(const std::function<void()>& step, Keep keep) {
   constexpr int kSteps = 4;
   const auto steps = [&] {

@@ -10,7 +10,7 @@ namespace tg::bench {
 namespace {
 struct Mode {
   RowId id;
-  std::vector<double> times{};  // index: round; all ops
+  std::vector<double> times{};  // indexed by round; all ops
 };
 Result row(const Mode& m, double ops) {
   const Timing t = summary(m.times);
@@ -47,7 +47,7 @@ std::vector<Mode> chains(EmitOptions o) {
   }
   return modes;
 }
-// Two threads with separate graphs, each emitting the number of ops of one thread alone.
+// Two threads with separate graphs and as much work each as one thread.
 Mode two_threads(EmitOptions o) {
   Mode mode{{"emit_eager_tracked_two_threads", {2, 2}, "f32"}};
   const auto own = [&] {

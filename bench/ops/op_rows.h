@@ -1,4 +1,4 @@
-// The rows of bench_ops.
+// Rows of bench_ops.
 #pragma once
 #include "common/harness.h"
 
@@ -16,14 +16,14 @@ struct Result {
   RowId id;
   std::string unit;         // GFLOP/s, GB/s or ns
   double median, p10, p90;  // unit: `unit`; p10: slow end of rates
-  double peak = 0;          // machine's, in `unit`; 0: none
+  double peak = 0;          // rate of the machine, in `unit`; 0: none
   double seconds = 0;
   int runs = 0;
 };
 
 struct OpRow {
   RowId id;
-  // One of them. bytes: inputs read and outputs written, once each.
+  // One of both is set. bytes: inputs read and outputs written, once each.
   double flop = 0, bytes = 0;
   enum class Moves { to_another, in_place, reads };  // which peak applies: copies, updates, or reads
   Moves moves = Moves::to_another;

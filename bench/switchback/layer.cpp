@@ -33,7 +33,7 @@ class Layer {
     g_ = draw({shape.batch, shape.dim_out()});
     w_ = draw({shape.dim_out(), shape.dim_in()}).requires_grad_();
   }
-  // The result and the gradients of x and of the weight.
+  // Result and the gradients of x and of the weight.
   std::vector<Tensor> step(LayerWay way) const { return step(way, g_); }
   std::function<std::vector<Tensor>()> runner(LayerWay way, RunMode mode) const {
     if (mode == RunMode::eager) return [this, way] { return step(way); };

@@ -40,7 +40,7 @@ struct SwitchBackShape {
   int64_t wide() const;  // dim wm, rounded
   int64_t dim_in() const { return swapped ? wide() : dim; }
   int64_t dim_out() const { return swapped ? dim : wide(); }
-  double flop() const;       // one GEMM's; all three are equal
+  double flop() const;       // FLOP of one GEMM; all three are equal
   std::string name() const;  // "1024 -> 4096, batch 8192"
   bool operator==(const SwitchBackShape&) const = default;
 };
@@ -64,7 +64,7 @@ struct SwitchBackPlan {
 // exceeds the device's memory.
 SwitchBackPlan switchback_plan(const SwitchBackFlags&);
 
-// The ops, in the order of the document's keys.
+// Ops, in the order of the document's keys.
 inline constexpr int64_t kOps = 16;
 enum class OpKind : uint8_t { product, product_8, quantize, cast };  // product_8: int8 GEMM, dequantised
 struct SwitchBackOps;
@@ -84,7 +84,7 @@ struct Totals {
 Totals totals(const OpTimes&);
 double quantize_share(const OpTimes&);  // share of the total `global`
 
-// The tensors of a row, N(0, 1), and its ops: x (batch, in), gradient g (batch, out), weight w (out, in).
+// Tensors of a row, N(0, 1), and its ops: x (batch, in), gradient g (batch, out), weight w (out, in).
 struct SwitchBackOps {
   SwitchBackOps(const SwitchBackShape&, const SwitchBackSetup&);
   Tensor run(size_t op) const { return kTimed[op].run(*this); }
@@ -105,8 +105,7 @@ struct LayerTime {
   RunMode mode;
   double seconds, least, most;  // seconds of a step: median of rounds, each a mean of steps
 };
-// All methods, eager and compiled, alternating over at least two rounds. Throws if results are far from the linear
-// layer's.
+// All methods, eager and compiled, alternating over at least two rounds. Throws if results are far from linear.
 std::vector<LayerTime> layer_times(const SwitchBackShape&, const SwitchBackSetup&);
 
 // Int8 results against full precision: |a - b| / |b| by Euclidean norms, over the first rows of two equal shapes.
@@ -128,7 +127,7 @@ struct DeviceRates {
   double products, products_8, bytes;
 };
 DeviceRates device_rates(const std::vector<std::string>& words);
-// The time of each op: the longer of its GEMM and its bytes.
+// Time of each op: the longer of its GEMM and its bytes.
 OpTimes predicted_times(const SwitchBackShape&, const SwitchBackSetup&, const DeviceRates&);
 
 struct SwitchBackRow {
@@ -155,7 +154,7 @@ struct SwitchBackReport : Origin {
 std::string document_lines(const OpTimes&);
 std::string document_object(const SwitchBackShape&, int64_t repeat, const OpTimes&);
 std::string rate_lines(const SwitchBackRow&, const SwitchBackSetup&);
-// The linear layer's time over this method's time, in one mode; 1 for the linear layer.
+// Linear layer's time over this method's time, in one mode; 1 for the linear layer.
 double speedup(const std::vector<LayerTime>&, const LayerTime&);
 double best_speedup(const std::vector<LayerTime>&);
 std::string layer_lines(const std::vector<LayerTime>&);

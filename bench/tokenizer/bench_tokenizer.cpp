@@ -31,7 +31,7 @@ Json measured(const TokenizerFlags& f, const BpeTokenizer& tokenizer, const std:
   const std::string text = read_texts(std::vector{path});
   std::vector<std::vector<double>> seconds(f.counts.size());
   std::vector<int64_t> want;
-  for (int64_t round = -1; round < f.rounds; ++round)  // the first warms up
+  for (int64_t round = -1; round < f.rounds; ++round)  // the first round warms up
     for (size_t k = 0; k < f.counts.size(); ++k) {     // alternating: machine noise hits all
       set_num_threads(int(f.counts[k]));
       std::vector<int64_t> got;

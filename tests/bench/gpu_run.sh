@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# bench/gpu/run.py where there is no GPU: with the programs of a build, which say so or run on the emulator, and with
-# programs that print, fail or hang.
-#   gpu_run.sh <repository> <programs of a build> <folder for what it writes> <the build's TG_CUDA>
+# bench/gpu/run.py without a GPU: with the programs of a build, and with programs that print, fail or hang.
+# gpu_run.sh <repository> <programs> <output folder> <TG_CUDA of the build>
 set -u
 run=$1/bench/gpu/run.py bin=$2 work=$3
 rm -rf "$work" && mkdir -p "$work/fake"
@@ -30,7 +29,7 @@ has '^seconds planned +machine 12, .*; 497 of 510$'
 tail -n 1 "$work/printed" | grep -q '^second call  *bench/gpu/run.py sanitizer$' || complain 'no second call is last'
 (($(ls "$work/out" | wc -l) < 9)) || complain "$(ls "$work/out")"
 
-# Programs that print: a case that fails runs again, and what is no graph is said.
+# Programs that print: a failing case runs again, and a compiled mode without a graph is reported.
 cat >"$work/fake/tg_tests_cuda" <<'END'
 #!/bin/sh
 case $1 in

@@ -34,7 +34,6 @@ std::string plan_error(const std::function<void(FragmentedFlags&)>& spoil) {
 FragmentedRow row(FragmentedCell cell, double forward, double backward, int64_t live) {
   return {cell, {}, {.forward_ms = forward, .backward_ms = backward, .live_bytes = live, .reserved_bytes = 2 * live}};
 }
-// Peak of tensor bytes in the timed steps.
 int64_t real_peak(const FragmentedCell& cell, FragmentedVariant variant) {
   const int64_t before = memory_stats().live;
   const FragmentedModel model(cell, kShort);
@@ -117,7 +116,7 @@ TEST_CASE("fragmented: what a step takes, of all 81 cells and both steps") {
       CHECK(planned.step <= step_limit(c, step));
       CHECK(planned.step > (step == StepWay::separate ? stored_bytes(c) : folded_bytes(c)));
       CHECK(planned.all >= planned.step);
-      CHECK(planned.all <= step_limit(c, step) + 4 * c.batch * c.size);  // no more to make the layer
+      CHECK(planned.all <= step_limit(c, step) + 4 * c.batch * c.size);  // making the layer takes no more
       if (c.batch > 1) continue;
       for (const Limit& limit : step == StepWay::separate ? kSeparate : kFolded)
         if (limit.size == c.size)

@@ -310,7 +310,7 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
   CHECK(!has(beside, "24 -> 48"));
   CHECK_HAS(rate_lines(report.rows[0], report.setup), "50 %  of  10.0  the peak of bf16", "the bandwidth");
 
-  // 2 x 32768 x 2048 x 8192 operations; fewer seconds of bytes, except passes.
+  // 2 x 32768 x 2048 x 8192 operations; bytes take fewer seconds, except in passes.
   const DeviceRates rates = device_rates({"500", "1000", "4"});
   const OpTimes floor = predicted_times(shape, report.setup, rates);
   CHECK(floor[op_place("standard_gw")] == doctest::Approx(1099.511627776 / 500));

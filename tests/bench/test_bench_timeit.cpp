@@ -115,7 +115,7 @@ TEST_CASE("timeit: each computation adds up the gradients of its steps, eager an
         CHECK(std::ranges::none_of(eager.gradients(), [](const Tensor& g) { return bool(g); }));
         continue;
       }
-      CHECK(eager.profile(c, 0).loss == a.loss);  // its gradients accumulate
+      CHECK(eager.profile(c, 0).loss == a.loss);  // gradients accumulate
       const TimeitSetup one_step{.steps = 1, .batch = 2, .context = 8, .vocab = 50, .seed = 7};
       TimeitModel fresh(run, one_step);
       fresh.profile(c, 0);
