@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The lint of comments and pages: python3 tests/prose.py [--words] [--sample N SEED] [PATH...]
 
-Refuses words that have a standard term, sentences without a subject, trailing comments over 60 characters or that begin
-with a preposition, and lines over 120 columns; prints file, line, what was found and what to write. --words prints the
-words of comments by folder, --sample N draws N comments of each folder, --all prints findings below the ceilings too.
+Refuses words that have a standard term, sentences without a subject, possessives without a noun, trailing comments over
+60 characters or that begin with a preposition, and lines over 120 columns; prints file, line, what was found and what
+to write. --words prints the words of comments by folder, --sample N draws N comments of each folder, --all prints
+findings below the ceilings too.
 """
 import argparse
 import collections
@@ -60,7 +61,9 @@ VAGUE = {
     r"(calls?|nodes?|ops?|readers?|reads?|steps?) (that )?waits? for": "depends on",
     r"(the )?first of (the )?equals?": "the lowest index on ties",
     r"theirs|ours": "the name of the format or program",
+    r"^(index|order): [a-z]+": "indexed by, sorted by",
 }
+POSSESSIVE = re.compile(r"\b[A-Za-z_]+(?:'s|s')(?=$|[.;:])")
 STARTS = re.compile(r"(?:^|[.!?:;] )(Of|What|That|Null|Whose|Which|Likewise|Nothing of)\b(?!-)")
 
 
@@ -105,6 +108,8 @@ def newer(where, first, lines, trailing, say):
     for pattern, instead in VAGUE.items():
         for m in re.finditer(r"\b(?:" + pattern + r")\b", text, re.I):
             say("vague term", where, first, f"'{m[0]}': write {instead}")
+    for m in POSSESSIVE.finditer(text):
+        say("vague term", where, first, f"'{m[0]}' ends a clause: write the noun")
 
 
 def prose_of_page(path):
