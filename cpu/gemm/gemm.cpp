@@ -11,7 +11,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 #if TG_ISA_LEVEL >= 3
 using namespace tiles;
-template <class T> constexpr int64_t kSerial = 2 * kTile<T>;  // serial below
+template <class T> constexpr int64_t kSerial = 2 * kTile<T>;  // multiply-adds; fewer run serially
 // Up to this m, one tile reads and packs each panel of B.
 constexpr int64_t kMediumRows = 96;
 constexpr int64_t kFewTiles = 4;  // rows are split if fewer

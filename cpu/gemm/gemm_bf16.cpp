@@ -66,7 +66,7 @@ void multiply(const Product& p, bool parallel) {
 
 #if TG_ISA_LEVEL == 4
 namespace paired {
-constexpr int64_t kSerial = 1 << 21;  // multiply-adds: below, serial
+constexpr int64_t kSerial = 1 << 21;  // multiply-adds; fewer run serially
 
 void multiply(const Product& p, Bf16Path path, bool parallel) {
   using namespace packed;

@@ -15,7 +15,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 using Int8Product = packed::Product<int8_t, int32_t>;
 using Int8Kernels = packed::Kernels<int8_t, int32_t>;
-constexpr int64_t kSerial = 1 << 22;  // multiply-adds: below, serial
+constexpr int64_t kSerial = 1 << 22;  // multiply-adds; fewer run serially
 constexpr int64_t kFew = 32;          // reading B bounds the time up to this m
 
 // Portable C++: compilers vectorise int16 products.

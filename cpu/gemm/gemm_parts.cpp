@@ -17,7 +17,7 @@ namespace {
 using namespace packed;
 constexpr int64_t kMaxSmallM = 16;        // reading B bounds the time up to this m
 constexpr int64_t kWorthwhile = 1 << 20;  // multiply-adds
-constexpr int64_t kSerial = 1 << 21;      // serial below
+constexpr int64_t kSerial = 1 << 21;      // multiply-adds; fewer run serially
 constexpr int64_t kTileDepth = kRow / 2;
 thread_local Scratch t_largest, t_copy;
 

@@ -9,7 +9,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kParallel = 1 << 17;  // multiply-adds, about 5 us: below, serial
+constexpr int64_t kParallel = 1 << 17;  // multiply-adds, about 5 us; fewer run serially
 
 // Whole register tiles at every level. Blocks pack A themselves, so they are few, and equal where rows do not depend on
 // them.

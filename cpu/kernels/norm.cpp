@@ -162,7 +162,7 @@ template <class T, class B> struct Backward {
         h = load<V>(r.h + j), g = load<V>(r.g + j);
       else
         h = (load<V>(r.x + j) - m) * k, g = load<V>(r.dy + j) * load<V>(w + j);
-      // The shift comes last: for n == 1 it is g as rounded.
+      // shift last: for n == 1, shift equals the rounded g.
       store(to + j, V(k * (g - h * along - shift)));
     });
   }

@@ -70,7 +70,7 @@ template <class V, class T> inline void store(T* p, const V& v) {
 // Optimisation barrier: the remainder loop must stay scalar.
 inline void one_left() { asm(""); }
 
-// f<V>(j) for each kVector<C> of j < n, then for single j.
+// Calls f<V>(j) for each kVector<C> of j < n, then for single j.
 template <class C, class F> inline void for_lanes(int64_t n, F&& f) {
   int64_t j = 0;
   for (; j + kVector<C> <= n; j += kVector<C>) f.template operator()<Vector<C>>(j);

@@ -38,7 +38,7 @@ template <size_t N> struct Walk {
     shape.push_back(1);
     for (auto& k : strides) k.push_back(0);
   }
-  // row(n, at, step) for innermost runs that cover elements [begin, end).
+  // Calls row(n, at, step) for innermost runs that cover elements [begin, end).
   template <class F> void rows(int64_t begin, int64_t end, F&& row) const {
     if (begin >= end) return;  // size 0
     const size_t inner = shape.size() - 1;

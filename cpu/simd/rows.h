@@ -29,7 +29,7 @@ template <class T> struct Rows {
     return scratch.data();
   }
 };
-// f(begin, end) for ranges of rows of n elements, on the thread pool.
+// Calls f(begin, end) for ranges of rows of n elements, on the thread pool.
 template <class F> void for_row_tiles(int64_t rows, int64_t n, F&& f) {
   parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n)), f);
 }

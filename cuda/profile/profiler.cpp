@@ -1,5 +1,5 @@
 // Records arrive in no order. A kernel has the id of its launching API call, whose record has the id of its range (the
-// "external correlation"); a graph's kernel those of the launch and of its node. A node's op is noted at capture
+// "external correlation"). A graph's kernel has the ids of the launch and of its node. A node's op is noted at capture
 // (running()), and copied with the node.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>

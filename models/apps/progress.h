@@ -11,7 +11,7 @@
 
 namespace tg::apps {
 
-int terminal_width();  // COLUMNS, else of the terminal, else 80
+int terminal_width();  // COLUMNS, else the terminal's width, else 80
 
 // One rewritten line on a terminal, otherwise a line every few seconds. Silent once standard output fails.
 class Progress {

@@ -34,7 +34,7 @@ TokenData::TokenData(std::vector<Part> parts, std::string name) : parts_(std::mo
   int64_t end = 0;
   for (Part& p : parts_) p.end = end += p.view.count;
 }
-// f(view, begin inside it, end inside it) for each part of [begin, end).
+// Calls f(view, begin in the view, end in the view) for each part of [begin, end).
 template <class F> void TokenData::for_each_part(int64_t begin, int64_t end, F f) const {
   for (auto p = std::ranges::upper_bound(parts_, begin, {}, &Part::end); begin < end; ++p) {
     const int64_t first = p->end - p->view.count, last = std::min(end, p->end);

@@ -137,7 +137,7 @@ std::vector<std::string> detail::weight_files(const std::string& folder) {
   return all;
 }
 void detail::remove_other_weights(const std::string& folder, size_t shards) {
-  detail::remove_file(folder + (shards == 1 ? kIndex : kSingle));  // first, while its files are complete
+  detail::remove_file(folder + (shards == 1 ? kIndex : kSingle));  // index first, while its files are complete
   const std::string own = fmt::format("-of-{:05}.safetensors", shards);
   for (const std::string& name : detail::weight_files(folder))
     if (is_shard(name) && (shards == 1 || !name.ends_with(own))) detail::remove_file(folder + "/" + name);

@@ -56,7 +56,7 @@ struct LoraAdapter {
   /// Weight without deltas while merged; else empty.
   Tensor unmerged = {};
   std::shared_ptr<LoraAdapter> reference = {};  ///< frozen, for passes without `parts` (Lora::keep_reference())
-  detail::OneUser user = {};                    ///< the merging user
+  detail::OneUser user = {};                    ///< held by merge() and unmerge()
 
   /// base + the deltas: x (..., in), base (..., out) -> (..., out). Several deltas run as one: A concatenated, B block
   /// diagonal.

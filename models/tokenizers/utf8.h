@@ -45,7 +45,7 @@ int64_t invalid_bytes(std::string_view text);
 std::string nfc(std::string_view text);
 // utf8proc has no class for it (noncharacters never have).
 bool nfc_lacks(char32_t);
-// Once: a note on nfc()'s first code point that utf8proc lacks, or empty.
+// A note, returned once, on nfc()'s first code point that utf8proc lacks; else empty.
 std::string note_of_nfc();
 
 }  // namespace tg::detail

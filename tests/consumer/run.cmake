@@ -61,7 +61,7 @@ function(unpack prefix)
     list(FILTER own EXCLUDE REGEX "/tapegrad/lib")
     list(APPEND needs ${own})
     execute_process(COMMAND find ${copy} -type l -lname /* OUTPUT_VARIABLE links COMMAND_ERROR_IS_FATAL ANY)
-    if(NOT tg_TG_CUDA STREQUAL "EMULATE")  # nvcc's kernels have debug information
+    if(NOT tg_TG_CUDA STREQUAL "EMULATE")  # the emulator's kernels have debug information
       execute_process(COMMAND grep -rlF ${source}/ ${copy} OUTPUT_VARIABLE named)
     endif()
     if(needs OR links OR named)

@@ -295,7 +295,7 @@ TEST_CASE("profiler: without what a profile can do without it is whole, and a no
   };
   for (int again = 0; again < 2; ++again) {
     const auto clock = profile("cuptiActivityRegisterTimestampCallback"), nodes = profile("cuptiEnableCallback");
-    REQUIRE(clock.size() == 2);  // other clock: the GPU is emulated
+    REQUIRE(clock.size() == 2);  // the other note: the GPU is emulated
     CHECK_HAS(clock[0] + clock[1], "CUPTI refuses the clock of the host, so its own times are shifted to it: ");
     REQUIRE(nodes.size() == 2);
     CHECK_HAS(nodes[0] + nodes[1], "CUPTI refuses to say which op a kernel of a graph belongs to: ");

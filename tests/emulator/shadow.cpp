@@ -185,7 +185,7 @@ bool granule_access(Granule& x, Access a, unsigned bytes, const Touch& me, const
     const bool again = x.reads[0].same(me);
     if (again) mine.bytes |= x.reads[0].bytes;
     remember_read(x.reads, mine, again, [&](const Touch& t) {
-      if (t.bytes & ~bytes) return false;  // this access covers other bytes too
+      if (t.bytes & ~bytes) return false;  // the earlier access covers other bytes too
       return t.op != me.op ? comes_before(t.op, op.seen) : current && t.epoch >= block_epoch && before(stamp_of(t));
     });
     return true;

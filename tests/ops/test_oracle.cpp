@@ -75,7 +75,7 @@ struct Functions {
   }
   void reductions() {
     const auto add = [&](const char* name,
-                         auto f) {  // "dims" empty: f(x)
+                         auto f) {  // empty "dims": all
       one(name, [f](Inputs x, const Json& a) {
         return a.at("dims").empty() ? f(x[0]) : f(x[0], dims_of(a["dims"]), ReduceOptions{at<bool>(a, "keepdim")});
       });
