@@ -13,10 +13,10 @@ namespace tg {
 struct Layout;
 class Tensor;
 std::string to_string(const Layout&);
-std::string describe(const Tensor&);
 namespace detail {
+std::string describe(const Tensor&);
 std::string about_empty();  // message part after "an empty tensor"
-}
+}  // namespace detail
 
 /// Throws an Error of `kind` with a formatted message unless `cond` holds. Always on; evaluates arguments only on
 /// failure.
@@ -53,6 +53,6 @@ template <> struct fmt::formatter<tg::Layout> : tg::PlainFormatter {
 };
 // describe()
 template <> struct fmt::formatter<tg::Tensor> : tg::PlainFormatter {
-  template <class C> auto format(const tg::Tensor& t, C& c) const { return write(tg::describe(t), c); }
+  template <class C> auto format(const tg::Tensor& t, C& c) const { return write(tg::detail::describe(t), c); }
 };
 /// @endcond

@@ -42,11 +42,11 @@ struct Printer {
 }  // namespace
 
 std::string to_string(const Tensor& t) {
-  if (!t) return describe(t);
+  if (!t) return detail::describe(t);
   const std::vector<double> v = t.to_vector<double>();
   Printer p{v, t.layout(), {}};
   p.block(0, 0, t.numel());
-  return fmt::format("{}\n{}", p.text, describe(t));
+  return fmt::format("{}\n{}", p.text, detail::describe(t));
 }
 std::ostream& operator<<(std::ostream& s, const Tensor& t) { return s << to_string(t); }
 }  // namespace tg

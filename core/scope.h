@@ -18,16 +18,14 @@ struct Scope {
   std::string path() const { return parent && parent->parent ? parent->path() + "." + name : name; }
 };
 namespace detail {
-/// The thread's scope.
 const Scope* current_scope();
-/// Scope `name` inside `parent`.
 const Scope* scope_within(const Scope* parent, std::string_view name);
 // A NameScope without a range, for ops emitted later.
 struct EmitInScope : ScopedValue<const Scope*> {
   [[nodiscard]] explicit EmitInScope(const Scope*);
 };
 
-/// The unique, never freed string of this text.
+/// Unique, never freed string of this text.
 const std::string* intern(std::string_view);
 }  // namespace detail
 /// Ops in this scope belong to the part of a model with this name. A Profiler records it as a range. Each path takes

@@ -99,8 +99,10 @@ class Tensor {
   void copy_to_host(void* to, DType) const;
   Ref<Variable> var_;
 };
+namespace detail {
 /// Tensor in a message: 'label' (2, 3) f32.
 std::string describe(const Tensor&);
+}  // namespace detail
 /// Elements with 4 digits, long dimensions abridged, then describe().
 std::string to_string(const Tensor&);
 /// Prints to_string().
@@ -120,9 +122,9 @@ using Tensors = SmallVec<Tensor, 3>;
 /// A function of tensors, for compile() and custom_vjp().
 using TensorFunction = std::function<std::vector<Tensor>(Inputs)>;
 
-namespace detail {
 /// A contiguous layout of the shape, dtype and device of x, as most ops infer().
 inline Layout contiguous_like(const Tensor& x) { return Layout::contiguous(x.shape(), x.dtype(), x.device()); }
+namespace detail {
 /// Reserves n consecutive ids for new Variables and returns the first. Never reused. Thread-safe.
 uint64_t next_ids(uint64_t n = 1);
 /// A new leaf with a copy of host bytes, which are elements of the dtype in row-major order. An Error when their number

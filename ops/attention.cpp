@@ -151,7 +151,7 @@ Tensors op::AttentionGrad::compose(Inputs in) const {
   Tensor p = softmax(scores);
   if (o.kv_lengths) p = masked_fill(p, mask, 0);
   const Tensor dp = matmul(dy, v, {.trans_b = true});
-  const Tensor ds = p * (dp - detail::row_sum(dp * p)) * scale;
+  const Tensor ds = p * (dp - row_sum(dp * p)) * scale;
   const auto of_keys = [&](const Tensor& x) { return reshape(sum(x, {2}), ks).to(in[1].dtype()); };
   return {reshape(matmul(ds, k), s).to(in[0].dtype()), of_keys(matmul(ds, q, {.trans_a = true})),
           of_keys(matmul(p, dy, {.trans_a = true}))};
@@ -187,7 +187,7 @@ Tensors op::SelfAttention::vjp(const Vjp& v) const {
   for (size_t i = 1; i < v.inputs(); ++i) r.emplace_back();
   return r;
 }
-Layouts op::SelfAttentionGrad::infer(Inputs in) const { return {detail::contiguous_like(in[0])}; }
+Layouts op::SelfAttentionGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors op::SelfAttentionGrad::compose(Inputs in) const {
   const auto in_heads = [](const Tensor& x) { return transpose(x, 1, 2); };
   const int64_t heads = in[0].size(2) - 2 * kv_heads;

@@ -20,7 +20,7 @@ Layouts detail::infer_scalar(std::string_view name, Inputs in, double s, bool in
   TG_CHECK(is_float(in[0].dtype()) || s == std::floor(s), dtype,
            "[{}] {} is no whole number and the tensor is {}. Use .to(DType::f32) first.", name, s, in[0]);
   check::representable(name, s, in[0].dtype());
-  return {detail::contiguous_like(in[0])};
+  return {contiguous_like(in[0])};
 }
 
 Tensors op::Add::vjp(const Vjp& v) {

@@ -139,7 +139,7 @@ template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
   bool by_y;
   explicit BinaryGrad(bool second) : by_y(second) {}
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(2)}; }
-  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[2])}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[2])}; }
   Tensors compose(Inputs in) const override {
     const Sym x(in[0]), y(in[1]);
     return {((by_y ? F::dy(x, y) : F::dx(x, y)) * Sym(in[2])).tensor()};
@@ -160,7 +160,7 @@ template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
   Traits traits() const override {
     return {.kind = OpKind::pointwise, .may_alias = mask_of(1), .dynamic_attributes = true};
   }
-  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[1])}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[1])}; }
   Tensors compose(Inputs in) const override {
     const Sym x(in[0]), number(s);
     return {((left ? F::dy(number, x) : F::dx(x, number)) * Sym(in[1])).tensor()};

@@ -34,8 +34,8 @@ Shape check::broadcast(std::string_view name, Inputs in) {
     for (size_t i = 0, skip = r.size() - s.size(); i < s.size(); ++i) {
       if (s[i] == r[i + skip] || s[i] == 1) continue;
       if (r[i + skip] != 1) {
-        std::string all = describe(in[0]);
-        for (const Tensor& t : in.subspan(1)) all += " and " + describe(t);
+        std::string all = detail::describe(in[0]);
+        for (const Tensor& t : in.subspan(1)) all += " and " + detail::describe(t);
         detail::fail(Error::Kind::shape,
                      fmt::format("[{}] shapes do not broadcast: {}. Aligned at the right, each size "
                                  "must be equal or 1.",

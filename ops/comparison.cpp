@@ -82,7 +82,7 @@ Layouts op::MaskedFill::infer(Inputs in) const {
            "[masked_fill] the mask is {}, x is {}. A mask is repeated to x's shape, never x to the mask's. Use where() "
            "to broadcast both.",
            in[1], in[0]);
-  return {detail::contiguous_like(in[0])};
+  return {contiguous_like(in[0])};
 }
 Tensors op::MaskedFill::vjp(const Vjp& v) const { return {masked_fill(v.grad(), v.in(1), 0)}; }
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
@@ -94,11 +94,11 @@ Layouts op::Clamp::infer(Inputs in) const {
   check::number(kName, x);
   for (const auto& bound : {o.min, o.max})
     if (bound) check::representable(kName, *bound, x.dtype());
-  return {detail::contiguous_like(x)};
+  return {contiguous_like(x)};
 }
 Tensors op::Clamp::vjp(const Vjp& v) const { return {emit1(make_ref<op::ClampGrad>(o), {v.in(0), v.grad()})}; }
 void op::Clamp::key(StructuralHash& k) const { add_bound(k, o.min), add_bound(k, o.max); }
-Layouts op::ClampGrad::infer(Inputs in) const { return {detail::contiguous_like(in[1])}; }
+Layouts op::ClampGrad::infer(Inputs in) const { return {contiguous_like(in[1])}; }
 Tensors op::ClampGrad::compose(Inputs in) const {
   Tensor dx = in[1];
   if (o.min) dx = where(ge(in[0], *o.min), dx, 0.0);

@@ -47,7 +47,7 @@ Layouts op::ScatterAdd::infer(Inputs in) const {
   check::same_dtype(kName, in[0], in[2]);
   TG_CHECK(in[1].shape() == in[2].shape(), shape, "[scatter_add] index is {}, src is {}. Their shapes must be equal.",
            in[1], in[2]);
-  return {detail::contiguous_like(in[0])};
+  return {contiguous_like(in[0])};
 }
 Tensors op::ScatterAdd::vjp(const Vjp& v) const {
   return {v.wants(0) ? v.grad() : Tensor(), Tensor(), v.wants(2) ? gather(v.grad(), int64_t(dim), v.in(1)) : Tensor()};
@@ -119,14 +119,14 @@ Layouts op::SliceUpdate::infer(Inputs in) const {
            "[slice_update] start is {}, x is {}, dim is {}. start must be () or, unless dim is 0, have one number for "
            "each x[i].",
            start, x, dim);
-  return {detail::contiguous_like(x)};
+  return {contiguous_like(x)};
 }
 void slice_update(const Tensor& x, int64_t dim, const Tensor& start, const Tensor& update) {
   const size_t d = checked_dim("slice_update", x, dim);
   TG_CHECK(!grad_enabled() || !(x.requires_grad() || (update && update.requires_grad())), missing_gradient,
            "[slice_update] {} <- {}: one of them needs a gradient, and a write in place has none. Use concat(), or "
            "detach() and NoGradScope where no gradient is wanted.",
-           x, describe(update));
+           x, detail::describe(update));
   detail::emit_update(make_ref<op::SliceUpdate>(d), std::vector{x, update, start}, 1);
 }
 

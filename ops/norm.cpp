@@ -40,7 +40,7 @@ template <class Op> Layouts infer_norm(const Op& op, Inputs in) {
              role, x.shape().back());
   }
   Layouts l;
-  for (size_t k = 0; k < Op::kTerms; ++k) l.emplace_back(detail::contiguous_like(x));  // y, and s of two terms
+  for (size_t k = 0; k < Op::kTerms; ++k) l.emplace_back(contiguous_like(x));  // y, and s of two terms
   l[0].dtype = op.to;
   for (size_t k = 0; k < 1 + size_t(Op::kCentred); ++k) l.emplace_back(statistic(x));
   return l;
@@ -48,10 +48,10 @@ template <class Op> Layouts infer_norm(const Op& op, Inputs in) {
 Layouts gradients(const Tensor& dy, const Tensor& x, op::NormWants wants) {
   const Layout column = Layout::contiguous({x.shape().back()}, x.dtype(), x.device());
   Layouts l;
-  if (wants.dx) l.emplace_back(detail::contiguous_like(x));
+  if (wants.dx) l.emplace_back(contiguous_like(x));
   if (wants.dw) l.emplace_back(column);
   if (wants.db) l.emplace_back(column);
-  if (wants.dr) l.emplace_back(detail::contiguous_like(dy));
+  if (wants.dr) l.emplace_back(contiguous_like(dy));
   return l;
 }
 Tensor as_column(const Tensor& statistic) {  // (...) -> (..., 1)
@@ -74,8 +74,8 @@ template <class Op> Tensors composed(const Op& op, Inputs in) {
   Tensors r;
   if (wants.dx) {
     const Tensor g = weight ? dy * weight : dy;
-    Tensor along = g - h * (detail::row_sum(g * h) / n);
-    if (Op::kCentred) along = along - detail::row_sum(g) / n;
+    Tensor along = g - h * (row_sum(g * h) / n);
+    if (Op::kCentred) along = along - row_sum(g) / n;
     const Tensor dx = (along * rstd).to(to);
     r.emplace_back(op.has_ds ? dx + in[at_ds] : dx);
   }

@@ -260,7 +260,7 @@ template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   static constexpr size_t kDy = size_t(F::kSaves.x) + size_t(F::kSaves.y);
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(kDy)}; }
-  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Expression expression() const override {
     if (!is_listed<F, UnaryFns>) return {};  // run-time compilation does not know F
     static const std::string text = detail::expression_of<F>(kDy == 2 ? "@::df($0, $1) * $2" : "@::df($0, $0) * $1");
@@ -274,7 +274,7 @@ template <class F> struct Unary : OpOf<Unary<F>> {
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(0)}; }
   Layouts infer(Inputs in) const override {
     takes_integers<F> ? check::number(kName, in[0]) : check::computes(kName, in[0]);
-    return {detail::contiguous_like(in[0])};
+    return {contiguous_like(in[0])};
   }
   Expression expression() const override {
     if (!is_listed<F, UnaryFns>) return {};

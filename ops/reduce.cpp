@@ -81,7 +81,7 @@ Layouts op::infer_extremum(std::string_view name, const Tensor& x, uint8_t dims,
 Tensors op::vjp_extremum(const Vjp& v, uint8_t dims) {
   return {emit1(make_ref<op::ExtremumGrad>(dims), {v.in(0), v.out(0), v.grad()})};
 }
-Layouts op::ExtremumGrad::infer(Inputs in) const { return {detail::contiguous_like(in[0])}; }
+Layouts op::ExtremumGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors op::ExtremumGrad::vjp(const Vjp& v) const {
   if (!v.wants(2)) return {};
   const Tensor one = ones(v.in_shape(2), v.in_dtype(2), v.device());
@@ -136,7 +136,7 @@ Tensor logsumexp(const Tensor& x, const Dims& dims, ReduceOptions o) {
 
 Layouts op::Cumsum::infer(Inputs in) const {
   check::number(kName, in[0]);
-  return {detail::contiguous_like(in[0])};
+  return {contiguous_like(in[0])};
 }
 Tensors op::Cumsum::vjp(const Vjp& v) const { return {emit1(make_ref<op::Cumsum>(dim, !reverse), {v.grad()})}; }
 Tensor cumsum(const Tensor& x, int64_t dim) {

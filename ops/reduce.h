@@ -118,11 +118,11 @@ Tensor logsumexp(const Tensor& x, const Dims& dims, ReduceOptions = {});
 /// Running sum: element i along dim is the sum of the elements 0 .. i of x. x's shape and dtype: f64, f32, bf16, i64,
 /// i32.
 Tensor cumsum(const Tensor& x, int64_t dim);
+/// Sum over the last dimension, kept as size 1: (..., n) -> (..., 1).
+inline Tensor row_sum(const Tensor& x) { return sum(x, {-1}, {.keepdim = true}); }
 namespace detail {
 /// Sums x to the shape `to`, over the elements that expanding `to` would repeat: the gradient of broadcasting.
 Tensor sum_to(const Tensor& x, const Shape& to);
-/// Sum over the last dimension, kept as size 1: (..., n) -> (..., 1).
-inline Tensor row_sum(const Tensor& x) { return sum(x, {-1}, {.keepdim = true}); }
 }  // namespace detail
 
 }  // namespace tg

@@ -66,7 +66,7 @@ Layouts op::Rope::infer(Inputs in) const {
              "[rope] starts are {}, x is {}. They must be ({}): one number for each sequence.", in[1], x, x.shape()[0]);
     TG_CHECK(start == 0, value, "[rope] start is {}, and starts were given. Pass one of them.", start);
   }
-  return {detail::contiguous_like(x)};
+  return {contiguous_like(x)};
 }
 Tensors op::Rope::vjp(const Vjp& v) const {
   const OpPtr back = make_ref<op::Rope>(theta, scaling, start, !inverse, starts, heads);

@@ -11,7 +11,7 @@ namespace {
 Layouts checked_like(std::string_view op, const Tensor& x) {
   check::ndim_at_least(op, x, 1);
   check::computes(op, x);
-  return {detail::contiguous_like(x)};
+  return {contiguous_like(x)};
 }
 
 template <class OpT> Tensor along(const Tensor& x, int64_t dim) {
@@ -25,19 +25,19 @@ template <class OpT> Tensor along(const Tensor& x, int64_t dim) {
 
 Layouts op::Softmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
 Tensors op::Softmax::vjp(const Vjp& v) const { return {emit1(stateless<op::SoftmaxGrad>(), {v.out(0), v.grad()})}; }
-Layouts op::SoftmaxGrad::infer(Inputs in) const { return {detail::contiguous_like(in[0])}; }
+Layouts op::SoftmaxGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors op::SoftmaxGrad::compose(Inputs in) const {
   const Tensor y = widened(in[0]), dy = widened(in[1]);
-  return {(y * (dy - detail::row_sum(dy * y))).to(in[0].dtype())};
+  return {(y * (dy - row_sum(dy * y))).to(in[0].dtype())};
 }
 Layouts op::LogSoftmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
 Tensors op::LogSoftmax::vjp(const Vjp& v) const {
   return {emit1(stateless<op::LogSoftmaxGrad>(), {v.out(0), v.grad()})};
 }
-Layouts op::LogSoftmaxGrad::infer(Inputs in) const { return {detail::contiguous_like(in[0])}; }
+Layouts op::LogSoftmaxGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors op::LogSoftmaxGrad::compose(Inputs in) const {
   const Tensor y = widened(in[0]), dy = widened(in[1]);
-  return {(dy - exp(y) * detail::row_sum(dy)).to(in[0].dtype())};
+  return {(dy - exp(y) * row_sum(dy)).to(in[0].dtype())};
 }
 
 Tensor softmax(const Tensor& x, int64_t dim) { return along<op::Softmax>(x, dim); }

@@ -57,7 +57,7 @@ set(may_models_apps config nn data jinja tokenizers model gpt optim train tools 
 set(may_models_examples examples)
 set(may_models_. config nn data jinja tokenizers model gpt optim train tools io)  # tapegrad.h, tools.h
 set(starts models/apps/train models/apps/finetune)
-set(most_climbs 12 12)  # lower it with each that leaves
+set(most_climbs 12 12)
 set(eigen "^<(unsupported/|eigen3/)?Eigen/")
 set(cuda "^<(cuda|cublas|cudnn|cu[bp]/|cupti|thrust/|nvrtc|nvtx|nvToolsExt|nvml|nccl|mma[.]h|cooperative_groups)")
 string(REPLACE ";" "|" any "${library}")
@@ -92,7 +92,7 @@ foreach(folder IN LISTS library ITEMS bench tests)
       if(path MATCHES "^tapegrad/(.+)[.]h$")
         list(APPEND "below_${one}" "${CMAKE_MATCH_1}")
       endif()
-      set(own FALSE)  # a quoted header of the folder, by its path from there
+      set(own FALSE)  # a quoted path from the folder
       if(include MATCHES "^\"" AND folder MATCHES "^(bench|tests)$" AND EXISTS ${ROOT}/${folder}/${path})
         set(own TRUE)
       endif()
@@ -146,7 +146,7 @@ elseif(broken)
   message(FATAL_ERROR "${broken} of ${seen} includes break the rules")
 endif()
 message(NOTICE "${seen} includes follow the rules")
-# Climbs: includes on the way down from a source that lead back to a file above. A header and its source are one file.
+# Climbs: includes that lead back up to a file on the way from the start. A header and its source are one file.
 function(descend from)
   list(APPEND above ${from})
   set_property(GLOBAL APPEND PROPERTY entered ${from})

@@ -14,7 +14,7 @@ const Json* document_row(std::string_view folder, const Json& members) {
   if (at == documents.end()) {
     at = documents.try_emplace(std::string(folder)).first;
     for (const auto line : std::views::split(embedded_document(folder), '\n'))
-      if (!line.empty()) at->second.push_back(own_json(std::string_view(line.begin(), line.end())));
+      if (!line.empty()) at->second.push_back(detail::own_json(std::string_view(line.begin(), line.end())));
   }
   const auto row = std::ranges::find_if(at->second, [wanted = members.items()](const Json& of) {
     return std::ranges::all_of(wanted, [&](const auto& m) { return of[m.key] == m.value; });
@@ -61,18 +61,18 @@ Json json_of(const Origin& o) {
 }
 void write_json(const std::string& path, const Json& j) {
   if (path.empty()) return;
-  if (!j.is_object()) return write_file_atomically(path, text_of(j) + "\n");
+  if (!j.is_object()) return detail::write_file_atomically(path, detail::text_of(j) + "\n");
   std::string lines;
   for (const auto& [key, value] : j.items()) {
-    std::string of_key = text_of(value);
+    std::string of_key = detail::text_of(value);
     if (value.is_array() && !value.empty() && value[0].is_object()) {
       of_key = "[";
-      for (const Json& row : value) of_key += (of_key == "[" ? "\n" : ",\n") + text_of(row);
+      for (const Json& row : value) of_key += (of_key == "[" ? "\n" : ",\n") + detail::text_of(row);
       of_key += "\n]";
     }
-    lines += fmt::format("{}{}: {}", lines.empty() ? "" : ",\n", text_of(key), of_key);
+    lines += fmt::format("{}{}: {}", lines.empty() ? "" : ",\n", detail::text_of(key), of_key);
   }
-  write_file_atomically(path, "{\n" + lines + "\n}\n");
+  detail::write_file_atomically(path, "{\n" + lines + "\n}\n");
 }
 
 Table::Table(std::string_view format, std::string_view titles) : format_(format) {

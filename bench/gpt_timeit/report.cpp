@@ -69,10 +69,10 @@ std::string model_json(const GptConfig& c) {
       {"token_position_pdrop", c.dropout},
       {"weight_tie", c.tied_head},
   };
-  return text_of(model, 4);
+  return detail::text_of(model, 4);
 }
-std::string profiler_json(const TimeitRun& r, int64_t steps) { return text_of(profiler_object(r, steps), 4); }
-std::string result_json(const TimeitResult& r) { return text_of(result_object(r), 4); }
+std::string profiler_json(const TimeitRun& r, int64_t steps) { return detail::text_of(profiler_object(r, steps), 4); }
+std::string result_json(const TimeitResult& r) { return detail::text_of(result_object(r), 4); }
 
 std::string data_frame(const std::vector<TimeitRow>& rows, const std::vector<size_t>& order) {
   Table table("{}|{}|{}|{}|{:.6f}|{:.6f}|{:.6f}|{:.6f}|{:.6f}|{:.6f}|{}",

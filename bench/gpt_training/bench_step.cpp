@@ -111,7 +111,7 @@ int measured(const StepFlags& f, int argc, char** argv) {
   if (!f.json.empty()) {
     Json j = json_of(origin);
     j["arch"] = f.arch;
-    j["run"] = own_json(to_json(run));
+    j["run"] = detail::own_json(to_json(run));
     j["parameters"] = params.numel(), j["trained"] = trained.numel();
     j["seconds"] = seconds;
     j["median"] = t.median, j["p10"] = t.p10, j["p90"] = t.p90;

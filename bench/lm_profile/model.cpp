@@ -86,7 +86,7 @@ Tensor DocumentLm::weighted_values(const Tensor& q, const Tensor& k, const Tenso
   {
     const NameScope inside("computing softmax");
     const Tensor e = exp(scores - max(scores, {-1}, {.keepdim = true}).detach());
-    scores = e / detail::row_sum(e);
+    scores = e / row_sum(e);
   }
   const NameScope inside("final matmul");
   return matmul(scores, v);

@@ -312,7 +312,7 @@ Json run_json(const LmFigures& f) {
   j["copies"] = {{"host_to_device", json_of(f.to_device)},
                  {"device_to_host", json_of(f.to_host)},
                  {"device_to_device", json_of(f.on_device)}};
-  j["tables"] = list_of(f.tables, [](const ProfileTable& t) { return own_json(to_json(t)); });
+  j["tables"] = list_of(f.tables, [](const ProfileTable& t) { return detail::own_json(to_json(t)); });
   j["notes"] = f.notes;
   j["timeline"] = f.timeline;
   return j;
@@ -324,7 +324,7 @@ void write_csv(const std::string& folder, const LmFigures& f) {
   std::string run = fmt::format("{} {}", f.setup.size, label(f));
   std::ranges::replace(run, ' ', '_');
   for (const ProfileTable& t : f.tables)
-    write_file_atomically(fmt::format("{}/{}_{}.csv", folder, run, t.report), to_csv(t));
+    detail::write_file_atomically(fmt::format("{}/{}_{}.csv", folder, run, t.report), to_csv(t));
 }
 void write_lm_json(const std::string& path, const LmReport& r) {
   Json j = json_of(r);

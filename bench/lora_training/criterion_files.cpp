@@ -45,7 +45,7 @@ std::optional<Sample> load_baseline(const std::string& root, const BenchmarkId& 
   };
   Sample s;
   try {
-    const Json j = own_json(MappedFile(path.string()).text());
+    const Json j = detail::own_json(MappedFile(path.string()).text());
     s.sampling = j.at("sampling_mode") == "Linear" ? Sampling::linear : Sampling::flat;
     s.iterations = j.at("iters").get<std::vector<double>>();
     s.seconds = j.at("times").get<std::vector<double>>();

@@ -116,7 +116,7 @@ void write_machine(const std::string& path, Peaks& peaks, Device device) {
   // GPU: no 8-bit GEMM is measured; bf16's rate stands for it.
   j["int8_tflops"] = 1e-3 * peaks.gflops(device == Device::cpu() ? "i8" : "bf16");
   j["us_per_call"] = 0;
-  write_file_atomically(path, text_of(j, 2) + "\n");
+  detail::write_file_atomically(path, detail::text_of(j, 2) + "\n");
   fmt::print("wrote {}\n", path);
 }
 int run(const Flags& f, int argc, char** argv) {

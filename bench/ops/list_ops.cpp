@@ -67,7 +67,7 @@ int readme(const std::string& path, bool update) {
     fmt::print(stderr, "the table of ops in {} is out of date: run list_ops --update-readme {}\n", path, path);
     return 1;
   }
-  tg::write_file_atomically(path, want);
+  tg::detail::write_file_atomically(path, want);
   return 0;
 }
 }  // namespace

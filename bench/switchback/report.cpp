@@ -82,7 +82,7 @@ std::string document_object(const SwitchBackShape& s, int64_t repeat, const OpTi
   const Json object = document_json(s, repeat, ms);
   std::string line;
   for (const Json::Member& m : object.items())
-    line += fmt::format("{}\"{}\": {}", line.empty() ? "{" : ", ", m.key, text_of(m.value));
+    line += fmt::format("{}\"{}\": {}", line.empty() ? "{" : ", ", m.key, detail::text_of(m.value));
   return line + "}";
 }
 

@@ -94,11 +94,10 @@ class BackendRuntime {
 /// Whether this build and this machine have the device.
 bool has_device(Device);
 namespace detail {
-// Of dry_run().
 class DryRun;
 extern constinit thread_local DryRun* t_dry_run;
 inline bool running_dry() { return t_dry_run; }
-BackendRuntime& dry_runtime(Backend, BackendRuntime& real);  // replaces the real one
+BackendRuntime& dry_runtime(Backend, BackendRuntime& real);  // runtime that replaces `real` in dry runs
 
 /// The backend of a device. An Error says what this build or machine lacks.
 BackendRuntime& runtime_of(Device);

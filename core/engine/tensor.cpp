@@ -222,7 +222,7 @@ void Tensor::on_grad(Hook f) {
   const std::lock_guard lock(var_->hooks->adding);
   var_->hooks->list.push_back(std::move(f));
 }
-std::string describe(const Tensor& t) {
+std::string detail::describe(const Tensor& t) {
   if (!t) return "an empty tensor";
   std::string s = t.label().empty() ? fmt::format("{}", t.layout()) : fmt::format("'{}' {}", t.label(), t.layout());
   if (t.device() != Device()) s += fmt::format(" on {}", t.device());

@@ -215,7 +215,7 @@ void InputFile::check_unchanged() const {
       path_, size_, double(modified_at(s) - modified_) * 1e-9, kRule);
 }
 
-void write_file_atomically(const std::string& path, const std::function<void(const Sink&)>& produce) {
+void detail::write_file_atomically(const std::string& path, const std::function<void(const Sink&)>& produce) {
   struct stat s;
   if (::stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))
     fail_write(path, no_regular_file(s), "Name a regular file or a new one");
@@ -237,12 +237,12 @@ void write_file_atomically(const std::string& path, const std::function<void(con
 void detail::check_writable(const std::string& path) {
   struct Stop {};
   try {
-    write_file_atomically(path, [](const Sink&) { throw Stop(); });  // an existing file stays unchanged
+    detail::write_file_atomically(path, [](const Sink&) { throw Stop(); });  // an existing file stays unchanged
   } catch (const Stop&) {
   }
 }
-void write_file_atomically(const std::string& path, std::string_view content) {
-  write_file_atomically(path, [&](const Sink& write) { write(std::as_bytes(std::span(content))); });
+void detail::write_file_atomically(const std::string& path, std::string_view content) {
+  detail::write_file_atomically(path, [&](const Sink& write) { write(std::as_bytes(std::span(content))); });
 }
 
 void detail::remove_leftovers(const std::string& path) {

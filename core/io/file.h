@@ -70,12 +70,12 @@ class InputFile {
 
 /// Appends bytes to a file that is being written.
 using Sink = std::function<void(std::span<const std::byte>)>;
+namespace detail {
 /// Creates or replaces `path` with the bytes that `produce` passes to its sink. A temporary file in the same folder is
 /// synced and renamed. Any failure or exception removes it and leaves the former file. Replaces a symbolic link.
 void write_file_atomically(const std::string& path, const std::function<void(const Sink&)>& produce);
 /// The same with this content.
 void write_file_atomically(const std::string& path, std::string_view content);
-namespace detail {
 /// An Error if write_file_atomically() would fail, before hours of work.
 void check_writable(const std::string& path);
 /// Removes temporary files and folders that killed processes left.

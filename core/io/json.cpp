@@ -29,7 +29,8 @@ bool Json::is_blank() const {
   return is_null() || (is_string() && text().empty()) || ((is_array() || is_object()) && empty());
 }
 void Json::fail_type(std::string_view wanted) const {
-  detail::fail(Error::Kind::value, fmt::format("[json] {} is no {}. Look at its type first.", text_of(*this), wanted));
+  detail::fail(Error::Kind::value,
+               fmt::format("[json] {} is no {}. Look at its type first.", detail::text_of(*this), wanted));
 }
 const Json::List& Json::list() const {
   static const List none;
@@ -38,7 +39,7 @@ const Json::List& Json::list() const {
 uint64_t Json::integer(int64_t least, uint64_t most) const {
   const long double x = std::trunc(number());
   TG_CHECK(x >= least && x <= most, value, "[json] {} is asked for as an integer of {} to {}. Look at its size first.",
-           text_of(*this), least, most);
+           detail::text_of(*this), least, most);
   return x < 0 ? uint64_t(int64_t(x)) : uint64_t(x);
 }
 long double Json::number() const {
@@ -59,12 +60,12 @@ const Json& Json::member(std::string_view key) const {
 }
 const Json& Json::at(std::string_view key) const {
   const Json* found = find(key);
-  TG_CHECK(found, value, "[json] {} has no '{}'. Look with contains().", text_of(*this), key);
+  TG_CHECK(found, value, "[json] {} has no '{}'. Look with contains().", detail::text_of(*this), key);
   return *found;
 }
 const Json& Json::at(size_t i) const {
   const List& all = as<List>("array");
-  TG_CHECK(i < all.size(), value, "[json] {} has no element {}. Look at its size().", text_of(*this), i);
+  TG_CHECK(i < all.size(), value, "[json] {} has no element {}. Look at its size().", detail::text_of(*this), i);
   return all[i];
 }
 Json& Json::operator[](std::string_view key) {
@@ -173,11 +174,11 @@ struct JsonText {
   }
 };
 
-Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth) {
+Json detail::parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth) {
   return JsonText::read(text, op, source, depth, false);
 }
 constexpr size_t kDepth = 64;  // recursion frees values; tapegrad's are flatter
-Json own_json(std::string_view text) { return JsonText::read(text, "json", "the text", kDepth, true); }
+Json detail::own_json(std::string_view text) { return JsonText::read(text, "json", "the text", kDepth, true); }
 Json detail::json_or_null(std::string_view text) {
   try {
     return JsonText::read(text, "", "", kDepth, true);
@@ -185,9 +186,9 @@ Json detail::json_or_null(std::string_view text) {
     return {};
   }
 }
-std::string text_of(const Json& x, int indent, bool ascii) {
+std::string detail::text_of(const Json& x, int indent, bool ascii) {
   return JsonText::library(x).dump(indent, ' ', ascii, JsonText::Library::error_handler_t::replace);
 }
-std::ostream& operator<<(std::ostream& to, const Json& x) { return to << text_of(x); }
+std::ostream& operator<<(std::ostream& to, const Json& x) { return to << detail::text_of(x); }
 
 }  // namespace tg

@@ -116,16 +116,16 @@ class Json {
   friend struct JsonText;
   std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, List, Members> value_;
 };
+namespace detail {
 // Parses text from outside. The JSON library keeps the last of equal keys and accepts any nesting; this throws an Error
 // for invalid JSON, nesting deeper than `depth`, and repeated keys. Messages begin with `op`; `source` names the text.
 Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth = 6);
 // For text that tapegrad wrote. Invalid JSON, or nesting deeper than 64, is an Error or null.
 Json own_json(std::string_view text);
-namespace detail {
 Json json_or_null(std::string_view text);
-}  // namespace detail
 // On one line, or one field per line, indented by `indent` spaces. Invalid UTF-8, which paths may have, becomes U+FFFD.
 std::string text_of(const Json&, int indent = -1, bool ascii = false);
+}  // namespace detail
 std::ostream& operator<<(std::ostream&, const Json&);
 
 }  // namespace tg

@@ -233,8 +233,8 @@ std::string header_text(const std::string& path, const std::vector<const StateDi
                     {"shape", std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end())}};
     at = end;
   }
-  std::string text = text_of(header);
-  TG_CHECK(text.size() > kMaxHeader || own_json(text) == Json(header), value,  // invalid UTF-8 became U+FFFD
+  std::string text = detail::text_of(header);
+  TG_CHECK(text.size() > kMaxHeader || detail::own_json(text) == Json(header), value,  // invalid UTF-8 became U+FFFD
            "[safetensors] a name or the metadata for {} is not UTF-8. JSON has no other text. Correct the names.",
            path);
   text.resize((text.size() + 7) / 8 * 8, ' ');
@@ -337,7 +337,7 @@ void write_safetensors(const std::string& path, const StateDict& tensors,
            "fewer tensors or less metadata into one file.",
            path, header.size(), order.size(), kMaxHeader);
 
-  write_file_atomically(path, [&](const Sink& write) {
+  detail::write_file_atomically(path, [&](const Sink& write) {
     const uint64_t length = header.size();
     write(std::as_bytes(std::span(&length, 1)));
     write(std::as_bytes(std::span(header)));

@@ -326,7 +326,7 @@ void detail::check_planner() {
   (void)enabled_passes();
   (void)folder_of_dumps();
 }
-void detail::structure_changed() { g_structure.fetch_add(1, std::memory_order_relaxed); }
+void structure_changed() { g_structure.fetch_add(1, std::memory_order_relaxed); }
 const CompileStats& Compiled::stats() const { return state_->stats; }
 
 std::vector<Tensor> Compiled::operator()(Inputs in) const {

@@ -58,11 +58,10 @@ template <class F> TensorFunction of_inputs(F f) {
     if (f == nullptr) return {};
   return [f = std::move(f)](Inputs in) mutable { return std::vector<Tensor>{f(in[0])}; };
 }
-
+}  // namespace detail
 /// Makes each compiled function trace again at its next call. Layers call it when merged, replaced or prepared for
 /// evaluation. Call it after changing a flag or handle that a compiled function reads on the host. Thread-safe.
 void structure_changed();
-}  // namespace detail
 
 /// A compiled function. Copies share their plans; one thread at a time may call them.
 class Compiled {

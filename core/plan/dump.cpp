@@ -69,7 +69,8 @@ void dump(const Graph& g, const Plan& p) {
   const char* folder = folder_of_dumps();
   if (!folder) return;
   static std::atomic<int> number{0};
-  write_file_atomically(fmt::format("{}/plan{:04}.json", folder, number++), text_of(json(g, p), 1) + "\n");
+  detail::write_file_atomically(fmt::format("{}/plan{:04}.json", folder, number++),
+                                detail::text_of(json(g, p), 1) + "\n");
 }
 
 }  // namespace tg::detail

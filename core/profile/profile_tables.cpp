@@ -166,7 +166,7 @@ void add_rows(const Part& p, double whole, const Instances& outermost, double in
 }
 }  // namespace
 
-ProfileTable detail::kernel_time_by_range(const Profile& p) {
+ProfileTable kernel_time_by_range(const Profile& p) {
   Part all;
   for (const Profile::Kernel& k : p.kernels) {
     Part* at = &all;
@@ -280,7 +280,7 @@ std::string to_json(const ProfileTable& t) {
     Json& r = rows.push_back({});
     for (size_t k = 0; k < row.size(); ++k) std::visit([&](const auto& cell) { r[t.columns[k].title] = cell; }, row[k]);
   }
-  return text_of({{"report", t.report}, {"rows", std::move(rows)}}, 2) + "\n";
+  return detail::text_of({{"report", t.report}, {"rows", std::move(rows)}}, 2) + "\n";
 }
 
 }  // namespace tg

@@ -42,7 +42,6 @@ struct ProfileTable {
 /// counts nested ranges again. Standard deviations are those of a sample (n - 1), or 0 for one record.
 std::vector<ProfileTable> profile_tables(const Profile&);
 
-namespace detail {
 /// The table kernel_time_by_range: kernel time on the device, by the range, layer and op that issued the kernel,
 /// without host time for queueing. Rows form a tree, depth first: named ranges, then parts of the model, then ops. A
 /// row includes the rows below it.
@@ -50,7 +49,6 @@ namespace detail {
 /// Columns: percentage of all kernel time; time; instances of the row's outermost range; time per instance; kernels per
 /// instance; the row's name, indented by two spaces per level. Concurrent kernels count in full.
 ProfileTable kernel_time_by_range(const Profile&);
-}  // namespace detail
 
 /// Table as text, aligned as in nsys; abridges long names.
 std::string to_text(const ProfileTable&);

@@ -12,7 +12,7 @@
 namespace tg {
 namespace {
 
-std::string json(std::string_view text) { return text_of(text); }
+std::string json(std::string_view text) { return detail::text_of(text); }
 
 class Writer {
  public:
@@ -96,7 +96,7 @@ class Writer {
 }  // namespace
 
 void write_trace(const Profile& p, const std::string& path) {
-  write_file_atomically(path, [&](const Sink& out) { Writer(p, out).write(); });
+  detail::write_file_atomically(path, [&](const Sink& out) { Writer(p, out).write(); });
 }
 
 }  // namespace tg

@@ -84,7 +84,7 @@ GemmFile::GemmFile(std::string path, std::string gpu, std::span<const std::strin
   }
 }
 void GemmFile::read(std::string_view text, bool shipped) {
-  const Json all = own_json(text);
+  const Json all = detail::own_json(text);
   TG_CHECK(all.at("format") == kFormat, io, "its format is not '{}'", kFormat);
   for (const Json& j : all.at("algorithms")) {
     TG_CHECK(j == with_checksum(j), io, "the checksum of an entry is wrong");
@@ -122,10 +122,10 @@ void GemmFile::add(const GemmKey& key, const Entry& entry) {
     j["us"] = std::round(e.microseconds * 1e3) / 1e3;
     all.push_back(with_checksum(std::move(j)));
   }
-  for (const auto& j : foreign_) all.push_back(own_json(j));
+  for (const auto& j : foreign_) all.push_back(detail::own_json(j));
   std::string text = fmt::format("{{\"format\": \"{}\", \"algorithms\": [\n", kFormat);
   for (size_t i = 0; i < all.size(); ++i) text += text_of(all[i]) + (i + 1 < all.size() ? ",\n" : "\n");
-  write_file_atomically(path_, text + "]}\n");
+  detail::write_file_atomically(path_, text + "]}\n");
 }
 
 }  // namespace tg::cuda

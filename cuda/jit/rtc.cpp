@@ -137,7 +137,7 @@ void write_image(const std::string& path, const std::string& image) {
     const std::string where = path.substr(0, path.rfind('/'));
     tg::detail::make_folder(where, 0700);
     if (!is_own(where)) return;
-    write_file_atomically(path, begin_of(image) + image);
+    detail::write_file_atomically(path, begin_of(image) + image);
   } catch (const Error&) {  // the next process compiles again
   }
 }

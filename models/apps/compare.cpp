@@ -118,10 +118,10 @@ int run(CompareOptions& o) {
     const Comparison c = compare(s.config, s.weights, batch, reference, other, {.seed = o.seed});
     fmt::print("\n{}", to_table(c, o.all ? -1 : kShown));
     std::fflush(stdout);
-    report["comparisons"].push_back(own_json(to_json(c)));
+    report["comparisons"].push_back(detail::own_json(to_json(c)));
     within &= c.within();
   }
-  if (!o.json.empty()) write_file_atomically(o.json, text_of(report, 2) + "\n");
+  if (!o.json.empty()) detail::write_file_atomically(o.json, detail::text_of(report, 2) + "\n");
   return within ? 0 : 1;
 }
 void declare(Command& c, CompareOptions& o) {

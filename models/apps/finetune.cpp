@@ -28,7 +28,7 @@ struct FinetuneOptions : TrainOptions {
 struct Base {
   std::string folder;
   LoadedModel loaded;
-  std::string weights = detail::weights_hash(loaded.params);
+  std::string weights = weights_hash(loaded.params);
   std::optional<Lora> lora = {};  // default: that of --adapter
 
   Base(const std::string& f, Device device, DType dtype) : folder(f), loaded(load_model(f, device, dtype)) {}
@@ -188,7 +188,7 @@ int run(MergeOptions& o) {
   check_free("merge", o.out, "model", former, o.overwrite);
   write_new_folder(out, former, [&](const std::string& folder) {
     save_model(folder, m);
-    if (!chat.empty()) write_file_atomically(folder + "/chat_template.jinja", chat);
+    if (!chat.empty()) detail::write_file_atomically(folder + "/chat_template.jinja", chat);
     if (m.origin && m.tokenizer) detail::save_ends(folder, ends_of(m, o.model, o.adapter), *m.tokenizer);
   });
   fmt::print("merged {}\nwrote the model in {}\n", detail::counted(int64_t(lora.modules().size()), "module"), o.out);

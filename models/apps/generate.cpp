@@ -88,7 +88,7 @@ std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o)
   std::vector<Prompt> all;
   detail::for_each_line(o.prompts, [&](std::string_view line, int64_t number) {
     const std::string name = fmt::format("{}, line {}", o.prompts, number);
-    Json json = parse_json(line, "generate", name);
+    Json json = detail::parse_json(line, "generate", name);
     const Json* prompt = json.is_object() ? json.find("prompt") : nullptr;
     TG_CHECK(prompt && prompt->is_string(), value,
              "[generate] {} has no text \"prompt\". Each line is an object {{\"prompt\": \"...\"}}.", name);
@@ -134,7 +134,7 @@ class Logprobs {
  private:
   static std::string cell(const Json& e) {
     const Json* token = e.find("token");
-    return fmt::format("{:9.4f}  {}", e["logprob"].get<double>(), text_of(token ? *token : e["id"]));
+    return fmt::format("{:9.4f}  {}", e["logprob"].get<double>(), detail::text_of(token ? *token : e["id"]));
   }
   Json entry(const Logprob& p) const {
     Json e = Json::object();
@@ -240,11 +240,11 @@ void write_results(const LoadedModel& m, const GenerateOptions& o, const std::ve
       line["tokens"] = tokens;
       line["finish_reason"] = c.reason();
       if (o.logprobs) line["logprobs"]["content"] = c.logprobs.content();
-      take(text_of(line) + "\n");
+      take(detail::text_of(line) + "\n");
     });
   };
   if (o.out == "-") return write([](const std::string& line) { put(isatty(STDOUT_FILENO) ? shown_text(line) : line); });
-  write_file_atomically(
+  detail::write_file_atomically(
       o.out, [&](const Sink& sink) { write([&](const std::string& line) { sink(std::as_bytes(std::span(line))); }); });
   fmt::print("{} in {}\n", detail::counted(int64_t(prompts.size()) * o.samples, "text"), printable(o.out));
 }

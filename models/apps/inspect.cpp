@@ -41,14 +41,14 @@ struct Described {
 };
 
 void print_json(const Described& d) {
-  const std::string head = text_of(Json{{"file", d.source}, {"config", d.config}, {"metadata", d.metadata}}, 2);
+  const std::string head = detail::text_of(Json{{"file", d.source}, {"config", d.config}, {"metadata", d.metadata}}, 2);
   fmt::print("{},\n  \"tensors\": [", head.substr(0, head.rfind('\n')));
   const char* between = "";
   for (const auto& [name, t] : d.entries) {
-    const std::string text = text_of(Json{{"name", name},
-                                          {"dtype", name_of(t.dtype)},
-                                          {"shape", std::vector<int64_t>(t.shape.begin(), t.shape.end())},
-                                          {"bytes", t.bytes}});
+    const std::string text = detail::text_of(Json{{"name", name},
+                                                  {"dtype", name_of(t.dtype)},
+                                                  {"shape", std::vector<int64_t>(t.shape.begin(), t.shape.end())},
+                                                  {"bytes", t.bytes}});
     fmt::print("{}\n    {}", std::exchange(between, ","), text);
   }
   fmt::print("{}],\n  \"parameters\": {},\n  \"bytes\": {}\n}}\n", d.entries.empty() ? "" : "\n  ", d.parameters,
@@ -58,7 +58,7 @@ void print_json(const Described& d) {
 Described of_file(const std::string& path) {
   const bool folder = detail::is_folder(path);
   Described d{.source = path};
-  if (folder) d.config = parse_json(detail::model_config_text(path), "inspect", path + "/config.json", 8);
+  if (folder) d.config = detail::parse_json(detail::model_config_text(path), "inspect", path + "/config.json", 8);
   const auto add = [&](const auto& files) {
     for (const std::string& name : files.names()) d.add(name, files.info(name));
   };
@@ -77,7 +77,7 @@ Described of_adapter(const std::string& folder) {
   const std::vector<std::string> files = detail::adapter_files();
   Described d = of_file(folder + "/" + files[0]);
   const std::string config = folder + "/" + files[1];
-  d.config = parse_json(MappedFile(config).text(), "inspect", config);
+  d.config = detail::parse_json(MappedFile(config).text(), "inspect", config);
   return d;
 }
 
@@ -103,7 +103,7 @@ RunConfig planned_run(const InspectOptions& o) {
              "[inspect] {} is a file. A plan needs the configuration in the folder of a model. Pass the folder.",
              o.model);
     const ModelFile file = detail::read_model_file(o.model);
-    check_language_model(o.model, gpt_config_from_json(file.config));
+    check_language_model(o.model, detail::gpt_config_from_json(file.config));
     const std::string text = file.origin ? "{\"model\":" + file.config + "}" : detail::model_config_text(o.model);
     base.read(text, o.model + "/config.json");
   } else {
@@ -127,7 +127,7 @@ Described of_arch(const std::string& name, const GptConfig& config) {
   LazyScope lazy;
   const Params params;
   const Gpt model(params, config);
-  Described d{.source = name, .config = Json{{"model", own_json(to_json(config))}}};
+  Described d{.source = name, .config = Json{{"model", detail::own_json(to_json(config))}}};
   for (const Parameter& p : params.all())
     d.add(p.name, {.dtype = p.tensor.dtype(), .shape = p.tensor.shape(), .bytes = p.tensor.layout().bytes()});
   return d;
@@ -137,7 +137,7 @@ void print_table(const Described& d) {
   fmt::print("{}: {}, {}, {}\n", printable(d.source), detail::counted(int64_t(d.entries.size()), "tensor"),
              detail::counted(d.parameters, "parameter"), detail::counted(int64_t(d.bytes), "byte"));
   for (const auto& [key, value] : d.metadata) fmt::print("metadata {}: {}\n", printable(key), printable(value));
-  if (!d.config.is_null()) fmt::print("config {}\n", printable(text_of(d.config, 2)));
+  if (!d.config.is_null()) fmt::print("config {}\n", printable(detail::text_of(d.config, 2)));
   size_t width = 4;
   for (const auto& [name, t] : d.entries) width = std::max(width, printable(name).size());
   fmt::print("\n{:{}}  {:18} {:6} {:>12}\n", "name", width, "shape", "dtype", "bytes");
@@ -192,7 +192,7 @@ Json json_of(const InspectOptions& o, const Plans& all) {
                     {"gradients_at_peak", p.gradients_at_peak}});
   const TrainConfig& t = all.run.train;
   return {{"model", o.source()},
-          {"config", own_json(to_json(all.run.model))},
+          {"config", detail::own_json(to_json(all.run.model))},
           {"parameters", all.rows[0].plan.parameters},
           {"batch", t.batch},
           {"accumulate", t.accumulate},
@@ -240,7 +240,7 @@ Roofline roofline_of(const InspectOptions& o) {
   else
     for (const std::string_view name : detail::device_roofline_names())
       all.machines.push_back(device_roofline(std::string(name)));
-  all.work = detail::step_work(all.run.model, all.run.train);
+  all.work = step_work(all.run.model, all.run.train);
   all.ops = all.work.all();
   std::ranges::stable_sort(all.ops, std::greater<>(),
                            [&](const WorkOfOp& op) { return detail::floor_seconds(op, all.machines[0]); });
@@ -274,7 +274,7 @@ Json json_of(const InspectOptions& o, const Roofline& all) {
   }
   const auto& [model, t, data, tokenizer] = all.run;
   return {{"model", o.source()},
-          {"config", own_json(to_json(model))},
+          {"config", detail::own_json(to_json(model))},
           {"batch", t.batch},
           {"accumulate", t.accumulate},
           {"window", t.window_in(model.context)},
@@ -337,7 +337,7 @@ int run(InspectOptions& o) {
          "--config and settings need --plan or a named model: give --arch in place of --model, or pass --plan");
   if (of_step) {
     const auto show = [&](const auto& all) {
-      o.json ? fmt::print("{}\n", text_of(json_of(o, all), 2)) : print(o, all);
+      o.json ? fmt::print("{}\n", detail::text_of(json_of(o, all), 2)) : print(o, all);
     };
     o.plan ? show(plans_of(o)) : show(roofline_of(o));
     return 0;

@@ -19,7 +19,7 @@ std::vector<std::string> files_of(const Words& words) {
     for (std::string& file : detail::matching_files(word)) files.push_back(std::move(file));
   return files;
 }
-bool has_token_file(const Words& words) { return std::ranges::any_of(files_of(words), is_token_file); }
+bool has_token_file(const Words& words) { return std::ranges::any_of(files_of(words), detail::is_token_file); }
 
 namespace {
 TokenData encoded(const Tokenizer& tokenizer, const Words& paths, const DataConfig& how, bool skip_unknown) {
@@ -30,14 +30,14 @@ TokenData encoded(const Tokenizer& tokenizer, const Words& paths, const DataConf
   EncodedDocuments read;
   TokenData tokens = TokenData::from_tokens(
       tokenizer.vocab_size(),
-      [&](const Tokenizer::Take& take) { read = encode_documents(tokenizer, paths, how, take); }, name);
+      [&](const Tokenizer::Take& take) { read = detail::encode_documents(tokenizer, paths, how, take); }, name);
   note_documents(tokenizer, read, name_of_files(paths));
   return tokens;
 }
 TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const DataConfig& how, bool skip_unknown,
                      std::vector<TokenData>& shards) {
   const std::vector<std::string> files = detail::matching_files(word);
-  const auto tokens = std::ranges::count_if(files, is_token_file);
+  const auto tokens = std::ranges::count_if(files, detail::is_token_file);
   TG_CHECK(tokens > 0 || tokenizer, value,
            "[data] {} is text, and the vocabulary is not that of the byte tokenizer. Name a tokenizer by --tokenizer.",
            word);
@@ -66,8 +66,9 @@ void check_used(std::string_view command, const SettingFlags& given, const Words
              "[{}] {} is given, and has no effect: {} has no {}. Leave it out.", command, name, name_of_files(words),
              what);
   };
-  check("token_type", "token file without a header",
-        [](const std::string& file) { return detail::is_token_file(file) && open_token_file(file).begin == 0; });
+  check("token_type", "token file without a header", [](const std::string& file) {
+    return detail::is_token_file(file) && detail::open_token_file(file).begin == 0;
+  });
   check("documents", "text file other than .jsonl",
         [](const std::string& file) { return !detail::is_token_file(file) && !file.ends_with(".jsonl"); });
   check("special", "text", [](const std::string& file) { return !detail::is_token_file(file); });
@@ -102,7 +103,7 @@ std::string name_of_files(const Words& files) {
 }
 
 RunData read_data(const ModelOfData& m, const Words& words, const DataConfig& how, bool skip_unknown) {
-  if (!std::ranges::all_of(files_of(words), is_token_file))
+  if (!std::ranges::all_of(files_of(words), detail::is_token_file))
     detail::check_tokenizer(m.tokenizer, m.tokenizer_error,
                             fmt::format("[{}] {} has no tokenizer, and {} is text. Pass token files (.npy or .bin).",
                                         m.command, m.folder, name_of_files(words)));
@@ -164,7 +165,7 @@ RunData read_examples_or_data(const ModelOfData& m, const Words& words, DataConf
   const std::vector<std::string> files = files_of(words);
   const DataConfig none;
   const bool pairs = how.objective == Objective::dpo;
-  if (!std::ranges::any_of(files, holds_examples)) {
+  if (!std::ranges::any_of(files, detail::holds_examples)) {
     TG_CHECK(
         !pairs && how.loss == none.loss && how.pack == none.pack && how.chat_format.empty() && !how.skip_bad, value,
         "[{}] {} has no examples: lines of a .jsonl file with messages, prompt or instruction; for dpo with prompt, "

@@ -53,7 +53,7 @@ int run(PlotOptions& o) {
     fmt::print("{}", text);
     return 0;
   }
-  write_file_atomically(o.out, plot_html(runs));
+  detail::write_file_atomically(o.out, plot_html(runs));
   fmt::print("wrote {}\n", printable(o.out));
   return 0;
 }

@@ -245,10 +245,10 @@ void StepProfile::end(Progress& progress) {
   for (const std::string& note : p.notes) head += fmt::format("note: {}\n", note);
   std::string tables = head;
   for (const ProfileTable& t : profile_tables(p)) tables += text_of(t, title_of(t.report));
-  tables += text_of(detail::kernel_time_by_range(p), "Time of kernels by the range that launched them");
+  tables += text_of(kernel_time_by_range(p), "Time of kernels by the range that launched them");
   ProfileTable by_op = work_by_op(p, work, machine_);
   tables += text_of(by_op, "Bytes and FLOPs of ops, by the time of their kernels");
-  write_file_atomically(tables_path(file_), tables);
+  detail::write_file_atomically(tables_path(file_), tables);
   std::erase_if(by_op.rows, [](const auto& row) { return std::get<double>(row[0]) < 2; });  // % of the steps
   const std::string roofs = machine_ ? to_text(by_op) + "\n" : "";
   progress.print(fmt::format("{}{}wrote {}, for https://ui.perfetto.dev, and {}, which has the tables", head, roofs,

@@ -32,7 +32,7 @@ ProgressOptions saved_progress(const std::string& folder, bool note) {
   if (!detail::path_exists(path)) return {};
   const MappedFile file(path);
   try {
-    ProgressOptions p = config_from_json<ProgressOptions>(file.text());
+    ProgressOptions p = detail::config_from_json<ProgressOptions>(file.text());
     if (!p.tensorboard.empty()) p.tensorboard = detail::absolute_path((home_of(folder) / p.tensorboard).string());
     return p;
   } catch (const Error& e) {
@@ -41,7 +41,7 @@ ProgressOptions saved_progress(const std::string& folder, bool note) {
   }
 }
 RunConfig run_in(const Checkpoint& c, const std::string& path) {
-  return run_config_from_json(c.config, fmt::format("'config' of {}", path));
+  return detail::run_config_from_json(c.config, fmt::format("'config' of {}", path));
 }
 const char* command_of(const Checkpoint& c) { return c.finetuning ? "finetune" : "train"; }
 std::string kernels_of(Device d, const TrainConfig& c) {
@@ -160,7 +160,7 @@ StepLog RunFiles::open(int64_t done) {
   if (ProgressOptions p = start_.progress; saves_ && (p == ProgressOptions() || p != saved_progress(start_.out))) {
     if (!p.tensorboard.empty() && is_near(p.tensorboard, start_.out))
       p.tensorboard = fs::path(p.tensorboard).lexically_relative(home_of(start_.out)).string();
-    p == ProgressOptions() ? detail::remove_file(watch) : write_file_atomically(watch, to_json(p) + "\n");
+    p == ProgressOptions() ? detail::remove_file(watch) : detail::write_file_atomically(watch, to_json(p) + "\n");
   }
   if (start_.resumed) return StepLog::resume(path, done);
   StepLog log(path);

@@ -197,7 +197,7 @@ void check_events(const TrainOptions& o, const RunSetup& s) {
            "[{}] --tensorboard {} has the event files of another run, and TensorBoard would show this one in its "
            "place. Choose another DIR{}.",
            o.command, dir, s.resumed ? "" : ", or pass --overwrite");
-  TG_CHECK(own_json(text_of(Json(dir))) == Json(dir), value,
+  TG_CHECK(detail::own_json(detail::text_of(Json(dir))) == Json(dir), value,
            "[{}] the path of --tensorboard, {}, is not UTF-8, and a resumed run could not find it. Rename the folder.",
            o.command, dir);
 }

@@ -24,7 +24,7 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
   // The tokenizer file may move.
   const auto is_same = [&](const Difference& d) {
     return d.name == "tokenizer" && !c.tokenizer.empty() && d.after.find_first_of("/.") != d.after.npos &&
-           detail::tokenizer_hash(read_tokenizer(own_json(d.after).get<std::string>())) ==
+           detail::tokenizer_hash(read_tokenizer(detail::own_json(d.after).get<std::string>())) ==
                detail::tokenizer_hash(*Tokenizer::from_json(c.tokenizer));
   };
   RunConfig run = run_of(o, before, [&](const Difference& d) {

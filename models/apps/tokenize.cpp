@@ -55,7 +55,7 @@ struct TokenizeOptions {
 
 bool holds_tokens(const std::string& path) {
   try {
-    return open_token_file(path).begin > 0;  // begin > 0: has a header
+    return detail::open_token_file(path).begin > 0;  // begin > 0: has a header
   } catch (const Error&) {
     return false;
   }
@@ -133,7 +133,7 @@ int run(TokenizeOptions& o) {
     if (const int signal = Interrupt::signal()) throw Stopped{signal};
   };
   const auto encode = [&](const Tokenizer::Take& take) {
-    read = encode_documents(tokenizer, files, data_config(o.settings), [&](std::span<const int64_t> ids) {
+    read = detail::encode_documents(tokenizer, files, data_config(o.settings), [&](std::span<const int64_t> ids) {
       stop();
       take(ids);
     });
@@ -153,7 +153,7 @@ int run(TokenizeOptions& o) {
                          {"documents", read.documents},
                          {"tokens", read.tokens},
                          {"shards", counts}};
-      write_file_atomically(folder + "/meta.json", text_of(meta, 2) + "\n");
+      detail::write_file_atomically(folder + "/meta.json", detail::text_of(meta, 2) + "\n");
     });
   }
   note_documents(tokenizer, read, name_of_files(o.in));

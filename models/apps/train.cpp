@@ -23,7 +23,7 @@ struct InitialModel {
 
   explicit InitialModel(const std::string& f) : folder(f), file(detail::read_model_file(f)) {
     in_file(f + "/config.json", [&] {
-      config = gpt_config_from_json(file.config, {.name = "\"model\"", .every_field = true, .op = "model"});
+      config = detail::gpt_config_from_json(file.config, {.name = "\"model\"", .every_field = true, .op = "model"});
     });
     check_language_model(f, config);
   }
@@ -113,7 +113,7 @@ RunSetup new_setup(TrainCommandOptions& o, std::optional<InitialModel>& init) {
     return read_data(init->of_data(), files, with.data, o.unknown == "skip");
   });
   s.checkpoint.init = detail::absolute_path(o.init);
-  TG_CHECK(own_json(text_of(Json(s.checkpoint.init))) == Json(s.checkpoint.init), value,
+  TG_CHECK(detail::own_json(detail::text_of(Json(s.checkpoint.init))) == Json(s.checkpoint.init), value,
            "[train] the path of --model, {}, is not UTF-8, and a checkpoint cannot store it. Rename the folder, or "
            "name it by a link (ln -s) whose path is UTF-8.",
            s.checkpoint.init);

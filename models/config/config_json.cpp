@@ -23,11 +23,11 @@ std::string to_json(const ConfigFields& fields) {
   Json j = Json::object();
   for (const ConfigField& f : fields.list)
     if (const Json x = std::visit(Write{}, f.value); !f.optional || x != 0) j[f.name] = x;
-  return text_of(j, 2);
+  return detail::text_of(j, 2);
 }
 
 void detail::read_fields(std::string_view text, const ConfigText& source, const ConfigFields& fields) {
-  const Json j = parse_json(text, source.op, source.name);
+  const Json j = detail::parse_json(text, source.op, source.name);
   TG_CHECK(j.is_object(), value, "[{}] {} holds {}. It must be an object: {{\"width\": 128, ...}}.", source.op,
            source.name, j.type_name());
   std::vector<std::string_view> known;

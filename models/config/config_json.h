@@ -69,6 +69,7 @@ template <HasFields C> std::string to_json(const C& config) {
   visit_fields(copy, fields);
   return to_json(fields);
 }
+namespace detail {
 /// Reads a configuration. Errors of read_fields() and of the configuration's validate().
 template <HasFields C> C config_from_json(std::string_view text, const ConfigText& source = {}) {
   C config;
@@ -78,5 +79,6 @@ template <HasFields C> C config_from_json(std::string_view text, const ConfigTex
   if constexpr (requires { config.validate(); }) config.validate();
   return config;
 }
+}  // namespace detail
 
 }  // namespace tg

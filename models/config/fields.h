@@ -19,7 +19,7 @@ struct FieldName {
   std::string_view op, key;  // op starts messages
 };
 inline void expect_field(bool ok, const FieldName& f, const Json& x, std::string_view rule) {
-  TG_CHECK(ok, value, "[{}] '{}' is {}. It must be {}.", f.op, f.key, text_of(x), rule);
+  TG_CHECK(ok, value, "[{}] '{}' is {}. It must be {}.", f.op, f.key, detail::text_of(x), rule);
 }
 // null is absent.
 inline const Json* find_value(const Json& object, std::string_view key) {

@@ -93,7 +93,7 @@ Json prepared(const Json& conversation, const Tokenizer* tokenizer) {
 Json object_of(const std::string& folder, const char* name) {
   const std::string path = folder + "/" + name;
   if (folder.empty() || !detail::path_exists(path)) return Json::object();
-  const Json file = parse_json(MappedFile(path).text(), "chat", path, 64);
+  const Json file = detail::parse_json(MappedFile(path).text(), "chat", path, 64);
   return file.is_object() ? file : Json::object();
 }
 // Calls f(); its Errors become Errors of a template.
@@ -207,9 +207,9 @@ ChatTemplate::Tokens ChatTemplate::example(const Tokenizer& tokenizer, const Jso
 }
 
 ChatTemplate::Stop ChatTemplate::stop(const Tokenizer& tokenizer) const {
-  const Json talk = parse_json(R"({"messages": [{"role": "user", "content": "1+1?"},
+  const Json talk = detail::parse_json(R"({"messages": [{"role": "user", "content": "1+1?"},
                                                 {"role": "assistant", "content": "2!"}]})",
-                               "chat", "");
+                                       "chat", "");
   try {
     const auto [text, generated] = rendered(talk, false, SIZE_MAX);
     const std::vector<SpecialSpan> special = tokenizer.specials(text);

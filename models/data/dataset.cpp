@@ -69,7 +69,7 @@ TokenData TokenData::from_tokens(int64_t vocab_size, const std::function<void(co
   return vocab_size <= kMost ? kept(std::vector<uint16_t>()) : kept(std::vector<int32_t>());
 }
 TokenData TokenData::from_file(const std::string& path, TokenType raw) {
-  return TokenData({{open_token_file(path, raw)}}, path);
+  return TokenData({{detail::open_token_file(path, raw)}}, path);
 }
 TokenData TokenData::join(std::span<const TokenData> parts, std::string name) {
   std::vector<Part> all;
@@ -112,7 +112,7 @@ void TokenData::write(const std::string& path, std::optional<TokenFormat> format
            "[data] {} has tokens of 4 bytes, and a .bin file holds 16-bit ids. Write {} as .npy, which holds both.",
            name_, path);
   const std::string header = detail::token_file_header(*format, is_wide(), size());
-  write_file_atomically(path, [&](const Sink& sink) {
+  detail::write_file_atomically(path, [&](const Sink& sink) {
     if (!header.empty()) sink(std::as_bytes(std::span(header)));
     std::vector<uint16_t> narrow;
     for_each([&](int64_t, std::span<const int32_t> some) {

@@ -50,7 +50,7 @@ void check_any(int64_t documents, std::span<const std::string> paths) {
 }
 
 std::string text_of_line(std::string_view line, const std::string& place) {
-  const Json object = parse_json(line, "data", place);
+  const Json object = detail::parse_json(line, "data", place);
   const Json* text = object.is_object() ? object.find("text") : nullptr;
   if (text && text->is_string()) return text->get<std::string>();
   std::string what = object.type_name();
@@ -139,8 +139,8 @@ std::string read_texts(std::span<const std::string> paths, DocumentKind kind, in
   return all;
 }
 
-EncodedDocuments encode_documents(const Tokenizer& tokenizer, std::span<const std::string> paths,
-                                  const DocumentOptions& how, const Tokenizer::Take& take) {
+EncodedDocuments detail::encode_documents(const Tokenizer& tokenizer, std::span<const std::string> paths,
+                                          const DocumentOptions& how, const Tokenizer::Take& take) {
   EncodedDocuments r;
   const bool parse = how.special == SpecialTokens::parse;
   const auto counted = [&](std::span<const int64_t> ids) {

@@ -52,8 +52,10 @@ struct EncodedDocuments {
   /// First special token that became text, or "".
   std::string special = "";
 };
+namespace detail {
 /// Passes the documents' ids, ended as by Tokenizer::encode_documents(); without end_of_text(), as by read_texts().
 EncodedDocuments encode_documents(const Tokenizer&, std::span<const std::string> paths, const DocumentOptions&,
                                   const Tokenizer::Take& take);
+}  // namespace detail
 
 }  // namespace tg

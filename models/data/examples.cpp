@@ -100,7 +100,7 @@ class LineReader {
         TG_CHECK(yes || (no && o_.loss == ExampleLoss::completion), value,
                  "[examples] {}'{}' is {}. It says whether replies count: 1 or true; with --loss completion also 0 or "
                  "false. Correct it.",
-                 place, key, text_of(x));
+                 place, key, detail::text_of(x));
         counted &= yes;
       } else if (passed || refused) {
         TG_CHECK((passed && mentioned) || x.is_blank(), value,
@@ -129,7 +129,7 @@ class LineReader {
     for (const std::string_view key : kOfLine)
       if (given(line, key)) {
         const Json& x = line.at(key);  // tables with one type per column store lists as text
-        t.context[key] = x.is_string() ? parse_json(x.get<std::string>(), "examples", std::string(key), 64) : x;
+        t.context[key] = x.is_string() ? detail::parse_json(x.get<std::string>(), "examples", std::string(key), 64) : x;
       }
     if (given(line, "chat_template_kwargs"))
       for (const auto& [key, x] : line["chat_template_kwargs"].items()) {
@@ -144,7 +144,7 @@ class LineReader {
     };
     TG_CHECK(line["history"].is_array() && std::ranges::all_of(line["history"], is_pair), value,
              "[examples] 'history' is {}. It must be a list of pairs of texts.",
-             text_of(line["history"]).substr(0, 100));
+             detail::text_of(line["history"]).substr(0, 100));
     for (const Json& turn : line["history"])
       t.add("user", turn[0].get<std::string>(), false), t.add("assistant", turn[1].get<std::string>(), false);
     return t;
@@ -164,7 +164,8 @@ class LineReader {
         for (const Json& part : content)
           TG_CHECK(o_.chat.mentions("type") && part.member("type") == Json("text"), value,
                    "[examples] {}'content' has {}. The chat template {} takes {}. Join its texts.", place,
-                   text_of(part).substr(0, 100), o_.chat.name(), o_.chat.mentions("type") ? "texts" : "one text");
+                   detail::text_of(part).substr(0, 100), o_.chat.name(),
+                   o_.chat.mentions("type") ? "texts" : "one text");
       else if (m.member("tool_calls").is_blank())
         (void)text_in(m, "content", place);
       t.counts.push_back(check_keys(m, false, place) && counted && text_in(m, "role", place) == "assistant");
@@ -266,7 +267,7 @@ Examples read_examples(std::span<const std::string> paths, const Tokenizer& toke
       try {
         TG_CHECK(line.size() <= kMostBytes, value, "[examples] the line has {} bytes. It may have {}. Shorten it.",
                  line.size(), kMostBytes);
-        all.rows.push_back(reader.read(parse_json(line, "examples", "the line", 64)));
+        all.rows.push_back(reader.read(detail::parse_json(line, "examples", "the line", 64)));
         all.cut += reader.cut;
         if (all.ignored.empty() && !reader.ignored.empty())
           all.ignored = fmt::format("'{}' in {}:{}", fmt::join(reader.ignored, "', '"), path, number);

@@ -139,7 +139,7 @@ void TokenView::read(size_t at, std::span<int32_t> to) const {
   }
 }
 
-TokenView open_token_file(const std::string& path, TokenType raw) {
+TokenView detail::open_token_file(const std::string& path, TokenType raw) {
   // There may be thousands of open files.
   if (rlimit limit; ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
     limit.rlim_cur = limit.rlim_max;

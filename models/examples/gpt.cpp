@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   int64_t step = 0;
   if (!path.empty() && std::filesystem::exists(path)) {
     const tg::Checkpoint from = tg::load_checkpoint(path);
-    tg::detail::restore(from.state, params, optimizer);
+    tg::restore(from.state, params, optimizer);
     batches.set_rng(from.state.data);
     step = from.state.step;
   }
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   }
   if (!path.empty())
     tg::save_checkpoint(path, {.config = tg::to_json(model.config()),
-                               .state = tg::detail::training_state(step, params, optimizer, batches.rng())});
+                               .state = tg::training_state(step, params, optimizer, batches.rng())});
   const auto more = tg::generate(model, tokenizer.encode(text.substr(0, 16)), 80, {.temperature = 0.8, .seed = 1});
   std::printf("%s\n", tokenizer.decode(more).c_str());
 }

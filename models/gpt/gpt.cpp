@@ -89,9 +89,9 @@ GptConfig GptConfig::with_sizes() const {
   if (c.ff_width == 0) c.ff_width = 4 * width;
   return c;
 }
-GptConfig gpt_config_from_json(std::string_view text, ConfigText source) {
+GptConfig detail::gpt_config_from_json(std::string_view text, ConfigText source) {
   source.op = "gpt_config";
-  return config_from_json<GptConfig>(text, source);
+  return detail::config_from_json<GptConfig>(text, source);
 }
 
 Gpt::Block::Block(const Params& p, const GptConfig& c, size_t path_of_gpt) : nn::Layer{p.scope()} {
@@ -173,7 +173,8 @@ void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
   TG_CHECK(!tokens || is_index(tokens.dtype()), dtype,
            "[gpt] tokens must be i32 or i64, got {}. They are ids of a vocabulary; use .to(DType::i64).", tokens);
   TG_CHECK(tokens && tokens.ndim() == 2, shape,
-           "[gpt] tokens must be (B, T) of i32 or i64, got {}. Add a batch of 1 with reshape().", describe(tokens));
+           "[gpt] tokens must be (B, T) of i32 or i64, got {}. Add a batch of 1 with reshape().",
+           detail::describe(tokens));
   const bool fixed = o.cache && o.cache->has_capacity();
   const int64_t t = tokens.size(1), past = o.cache && !fixed ? o.cache->length() : 0;
   TG_CHECK(tokens.size(0) >= 1 && t >= 1, shape,

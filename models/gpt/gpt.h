@@ -87,8 +87,10 @@ void visit_fields(Config& c, F&& f) {
   f("fragmented", c.fragmented, "pattern of the Linear layers that are fragmented");
   if constexpr (requires { f.optional("", c.classes); }) f.optional("classes", c.classes);  // not a run's setting
 }
+namespace detail {
 /// Reads a configuration as config_from_json() does. Errors begin with "gpt_config".
 GptConfig gpt_config_from_json(std::string_view text, ConfigText = {});
+}  // namespace detail
 
 /// Model. Parameters:
 /// - wte.weight (V, C), and wpe.weight (context, C) for learned positions

@@ -75,7 +75,7 @@ class Reader {
     return it->second;
   }
   template <class T> void read(const std::string& key, T& to) const { value(key, object_of(key), to); }
-  Json object_of(const std::string& key) const { return parse_json(text(key), "checkpoint", source(key)); }
+  Json object_of(const std::string& key) const { return detail::parse_json(text(key), "checkpoint", source(key)); }
   bool has(const std::string& key) const { return metadata_.contains(key); }
   std::string source(const std::string& key) const { return fmt::format("'{}' of {}", key, path_); }
 
@@ -85,7 +85,7 @@ class Reader {
       size_t n = 0;
       visit(to, [&](auto&&...) { ++n; });
       if (!x.is_object() || x.size() != n)
-        fail(fmt::format("its '{}' is {}, not an object of {} fields", key, text_of(x), n));
+        fail(fmt::format("its '{}' is {}, not an object of {} fields", key, detail::text_of(x), n));
       visit(to, [&](const char* name, auto& field) {
         if (!x.contains(name)) fail(fmt::format("it has no '{}'", name));
         value(name, x.at(name), field);
@@ -121,7 +121,7 @@ DataIdentity DataIdentity::of(const Examples& data, std::vector<std::string> fil
 
 std::string detail::tokenizer_hash(const Tokenizer& tokenizer) {
   Hash h;
-  h.add(text_of(own_json(tokenizer.to_json())));  // normalised: an export has other spaces
+  h.add(detail::text_of(detail::own_json(tokenizer.to_json())));  // normalised: an export has other spaces
   return h.hex();
 }
 void detail::check_shards(std::span<const TokenData> files, const Tokenizer* tokenizer) {
@@ -134,7 +134,7 @@ void detail::check_shards(std::span<const TokenData> files, const Tokenizer* tok
     if (added && detail::path_exists(meta) && !detail::is_folder(meta))
       at->second = detail::json_or_null(MappedFile(meta).text());
     const Json &hash = at->second.member("tokenizer_hash"), &shards = at->second.member("shards");
-    if (!hash.is_string()) continue;  // another program's
+    if (!hash.is_string()) continue;  // foreign file
     TG_CHECK(!added || !tokenizer || hash == Json(detail::tokenizer_hash(*tokenizer)), value,
              "[data] {} was written with another tokenizer, as {} says. Its ids would be other text. Pass that "
              "tokenizer, or tokenize the texts again.",
@@ -143,7 +143,7 @@ void detail::check_shards(std::span<const TokenData> files, const Tokenizer* tok
     const Json* tokens = shards.find(path.filename().string());
     TG_CHECK(!tokens || *tokens == Json(file.size()), value,
              "[data] {} has {} tokens, and {} says {}. Tokenize the texts again, or correct --token-type.", file.name(),
-             file.size(), meta, text_of(*tokens));
+             file.size(), meta, detail::text_of(*tokens));
     if (!added) continue;
     for (const auto& [name, count] : shards.items())
       TG_CHECK(fs::path(name).filename() != name || detail::path_exists((folder / name).string()), io,
@@ -169,11 +169,14 @@ void save_checkpoint(const std::string& path, const Checkpoint& c) {
     detail::check_finite("checkpoint", fmt::format("cannot write {}: '{}'", path, name), here, lost);
   }
   const DataText data{c.data.files, c.data.tokens, fmt::format("{:016x}", c.data.hash)};
-  Metadata metadata{
-      {"format", std::string(kFormat)}, {"version", std::string(kVersion)}, {"config", c.config},
-      {"tokenizer", c.tokenizer},       {"data", text_of(json_of(data))},   {"state", text_of(json_of(c.state))}};
-  if (c.finetuning) metadata["finetuning"] = text_of(json_of(*c.finetuning));
-  if (c.state.unvalidated) metadata["unvalidated"] = text_of(json_of(*c.state.unvalidated));
+  Metadata metadata{{"format", std::string(kFormat)},
+                    {"version", std::string(kVersion)},
+                    {"config", c.config},
+                    {"tokenizer", c.tokenizer},
+                    {"data", detail::text_of(json_of(data))},
+                    {"state", detail::text_of(json_of(c.state))}};
+  if (c.finetuning) metadata["finetuning"] = detail::text_of(json_of(*c.finetuning));
+  if (c.state.unvalidated) metadata["unvalidated"] = detail::text_of(json_of(*c.state.unvalidated));
   if (!c.init.empty()) metadata["init"] = c.init;
   if (!c.kernels.empty()) metadata["kernels"] = c.kernels;
   metadata["checksum"] = checksum(tensors, metadata);
@@ -194,8 +197,8 @@ Checkpoint load_checkpoint(const std::string& path) {
     r.fail(fmt::format("its checksum is {}, but its content gives {}: it was damaged after it was written",
                        r.text("checksum"), sum));
   c.config = r.text("config");
-  if (const Json config = parse_json(c.config, "checkpoint", r.source("config")); !config.is_object())
-    r.fail(fmt::format("its 'config' is {}, not an object", text_of(config)));
+  if (const Json config = detail::parse_json(c.config, "checkpoint", r.source("config")); !config.is_object())
+    r.fail(fmt::format("its 'config' is {}, not an object", detail::text_of(config)));
   c.tokenizer = r.text("tokenizer");
   DataText data;
   r.read("data", data);

@@ -108,7 +108,7 @@ struct GgufFile {
       offset += int64_t(padding_of(offset).size());
     }
     head += padding_of(int64_t(head.size()));
-    write_file_atomically(path, [&](const Sink& sink) {
+    detail::write_file_atomically(path, [&](const Sink& sink) {
       sink(std::as_bytes(std::span(head)));
       for (const auto& [t, type] : tensors) {
         const Tensor x = t.make(info_of(type).dtype);
@@ -171,7 +171,7 @@ struct GgufVocabulary {
   std::vector<int32_t> types;
 
   GgufVocabulary(const Tokenizer& t, int64_t size)
-      : json(own_json(detail::tokenizer_json(t))),
+      : json(detail::own_json(tokenizer_json(t))),
         parts(detail::read_bpe(json, "the tokenizer")),
         types(size_t(size), kUnused) {
     for (int64_t i = 0; i < size; ++i) tokens.push_back(fmt::format("[PAD{}]", i));
@@ -187,7 +187,7 @@ struct GgufVocabulary {
       for (const char* key : {"lstrip", "rstrip", "single_word"})
         TG_CHECK(!is(key), value,
                  "[gguf] the token {} has \"{}\", which llama.cpp lacks. Set it to false in tokenizer.json.",
-                 text_of(x["content"]), key);
+                 detail::text_of(x["content"]), key);
     }
     set(parts.model.unknown, kUnknown);
   }
@@ -200,7 +200,7 @@ struct GgufVocabulary {
   void set_merges(GgufFile& to, const Tokenizer& tokenizer) const {
     const Json& merges = json["model"]["merges"];
     const std::string pre = steps_of(parts, !merges.empty());
-    const auto shown = [&](const char* key) { return json.contains(key) ? text_of(json[key]) : "null"; };
+    const auto shown = [&](const char* key) { return json.contains(key) ? detail::text_of(json[key]) : "null"; };
     TG_CHECK(!pre.empty() && (parts.model.byte_level || has(parts.model.unknown)), value,
              "[gguf] the tokenizer has the normalizer {} and the pre_tokenizer {}. llama.cpp has those of GPT-2, "
              "LLaMA-2, LLaMA-3, Qwen2 and SmolLM. {}.",
@@ -216,7 +216,7 @@ struct GgufVocabulary {
     if (merges.empty() || parts.model.ignore_merges == theirs) return;
     Json other = json;
     other["model"]["ignore_merges"] = theirs;
-    const auto peer = BpeTokenizer::from_json(text_of(other), "the tokenizer");
+    const auto peer = BpeTokenizer::from_json(detail::text_of(other), "the tokenizer");
     for (const std::string& text : parts.texts)
       TG_CHECK(tokenizer.encode(text) == peer.encode(text), value,
                "[gguf] \"ignore_merges\" is {}, and {} in llama.cpp for this pattern: '{}' has other ids there. {}.",
@@ -244,7 +244,7 @@ struct GgufVocabulary {
     std::vector<Json> files;  // the first file with the token counts
     for (const char* name : {"generation_config.json", "config.json", "tokenizer_config.json"})
       if (const std::string path = folder + name; o.origin && detail::path_exists(path))
-        files.push_back(parse_json(MappedFile(path).text(), kOp, path, 64));
+        files.push_back(detail::parse_json(MappedFile(path).text(), kOp, path, 64));
     const auto noted = [&](const std::string& kind) -> int64_t {  // or -1
       for (const Json& file : files) {
         const Json &id = file.member(kind + "_token_id"), &token = file.member(kind + "_token"),

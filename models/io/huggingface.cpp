@@ -70,7 +70,7 @@ bool is_all(const Tensor& t, float x) {
 std::optional<GptConfig> stored_config(const Json& config) {
   const Json* model = config.member("tapegrad").find("model");
   if (!model) return {};
-  return gpt_config_from_json(text_of(*model), {.name = "\"tapegrad\""});
+  return detail::gpt_config_from_json(detail::text_of(*model), {.name = "\"tapegrad\""});
 }
 double pretraining_dropout(const Json& config) {
   double most = 0;
@@ -107,12 +107,12 @@ Tensor read_entry(const Weights& w, const detail::TensorMapping& e) {
 // config.json, unchanged where the origin's values are equal.
 std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
   const DType dtype = o.dtype.value_or(DType::f32);
-  Json fresh = own_json(detail::gpt_config_to_huggingface(c, dtype));
+  Json fresh = detail::own_json(detail::gpt_config_to_huggingface(c, dtype));
   if (o.tokenizer && !dynamic_cast<const BpeTokenizer*>(o.tokenizer))
-    fresh["tapegrad"]["tokenizer"] = own_json(o.tokenizer->to_json());
-  if (!o.origin || detail::family_of(o.origin->model) != detail::family_of(c)) return text_of(fresh, 2) + "\n";
-  const Json before = own_json(detail::gpt_config_to_huggingface(o.origin->model, dtype));
-  Json all = own_json(o.origin->config);
+    fresh["tapegrad"]["tokenizer"] = detail::own_json(o.tokenizer->to_json());
+  if (!o.origin || detail::family_of(o.origin->model) != detail::family_of(c)) return detail::text_of(fresh, 2) + "\n";
+  const Json before = detail::own_json(detail::gpt_config_to_huggingface(o.origin->model, dtype));
+  Json all = detail::own_json(o.origin->config);
   bool changed = false;
   for (const auto& [key, x] : fresh.items()) {
     const bool is_dtype = key == "dtype" || key == "torch_dtype", is_own = key == "tapegrad";
@@ -120,7 +120,7 @@ std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
       continue;
     all[key] = x, changed = true;
   }
-  return changed ? text_of(all, 2) + "\n" : o.origin->config;
+  return changed ? detail::text_of(all, 2) + "\n" : o.origin->config;
 }
 
 // Links are untrusted: the copy keeps the target's permissions.
@@ -128,8 +128,8 @@ void copy_with_permissions(const std::string& from, const std::string& to) {
   namespace fs = std::filesystem;
   std::error_code none;
   if (fs::is_symlink(from, none) && from.ends_with(".json"))
-    (void)parse_json(MappedFile(from).text(), "huggingface", from, 64);
-  write_file_atomically(to, MappedFile(from).text());
+    (void)detail::parse_json(MappedFile(from).text(), "huggingface", from, 64);
+  detail::write_file_atomically(to, MappedFile(from).text());
   const fs::perms its = fs::status(from, none).permissions();
   if (!none) fs::permissions(to, its & (fs::perms::owner_all | fs::perms::group_all | fs::perms::others_all), none);
 }
@@ -150,7 +150,7 @@ HuggingFaceSource detail::read_huggingface(const std::string& folder) {
   const std::string config_path = folder + "/config.json";
   in_file(config_path, [&] {
     origin.model = detail::gpt_config_from_huggingface(origin.config, config_path);
-    before = stored_config(own_json(origin.config));
+    before = stored_config(detail::own_json(origin.config));
   });
   origin.eos_tokens = detail::eos_tokens_of_huggingface(folder);
   const Weights w(folder, detail::family_of(origin.model));
@@ -158,7 +158,7 @@ HuggingFaceSource detail::read_huggingface(const std::string& folder) {
   if (before && still_says(*before, origin.model, w))
     origin.model = *before;
   else
-    origin.dropout = pretraining_dropout(own_json(origin.config));
+    origin.dropout = pretraining_dropout(detail::own_json(origin.config));
   return origin;
 }
 
@@ -197,19 +197,20 @@ void detail::save_tokenizer(const std::string& folder, const Tokenizer& tokenize
   if (context) j["model_max_length"] = *context;
   if (const int64_t end = tokenizer.end_of_text(); end >= 0) j["eos_token"] = tokenizer.decode({&end, 1});
   if (!chat_template.empty()) j["chat_template"] = chat_template;
-  write_file_atomically(folder + "/tokenizer.json", detail::tokenizer_json(tokenizer));
-  write_file_atomically(folder + "/tokenizer_config.json", text_of(j, 2) + "\n");
+  detail::write_file_atomically(folder + "/tokenizer.json", tokenizer_json(tokenizer));
+  detail::write_file_atomically(folder + "/tokenizer_config.json", detail::text_of(j, 2) + "\n");
 }
 
 void detail::save_ends(const std::string& folder, const std::vector<int64_t>& ends, const Tokenizer& tokenizer) {
   const auto read = [&](const std::string& name) {
     const std::string path = folder + "/" + name;
-    return detail::path_exists(path) ? parse_json(MappedFile(path).text(), "huggingface", path, 64) : Json::object();
+    return detail::path_exists(path) ? detail::parse_json(MappedFile(path).text(), "huggingface", path, 64)
+                                     : Json::object();
   };
   const auto add = [&](const std::string& name, const char* key, const Json& x) {
     Json j = read(name);
     j[key] = x;
-    write_file_atomically(folder + "/" + name, text_of(j, 2) + "\n");
+    detail::write_file_atomically(folder + "/" + name, detail::text_of(j, 2) + "\n");
   };
   std::vector<int64_t> all = detail::eos_tokens_of_huggingface(folder);
   const size_t named = all.size();
@@ -241,8 +242,9 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
     if (const std::string from = o.origin ? o.origin->folder + "/" + name : ""; o.origin && detail::path_exists(from))
       copy_with_permissions(from, folder + "/" + name);
   if (o.tokenizer) detail::save_tokenizer(folder, *o.tokenizer, c.context, o.chat_template);
-  if (!o.tokenizer && !o.chat_template.empty()) write_file_atomically(folder + "/chat_template.jinja", o.chat_template);
-  write_file_atomically(folder + "/config.json", config);
+  if (!o.tokenizer && !o.chat_template.empty())
+    detail::write_file_atomically(folder + "/chat_template.jinja", o.chat_template);
+  detail::write_file_atomically(folder + "/config.json", config);
   if (const int64_t end = o.tokenizer ? o.tokenizer->end_of_text() : -1; end >= 0 && end < c.vocab_size)
     detail::save_ends(folder, {end}, *o.tokenizer);
 }

@@ -32,7 +32,7 @@ constexpr std::pair<std::string_view, std::string_view> kMissing[] = {
     {"neox", "rope on a part of each head, and branches side by side"}};
 
 std::string shown(const Json& x) {
-  const std::string text = text_of(x);
+  const std::string text = detail::text_of(x);
   return text.size() > 200 ? text.substr(0, 200) + "..." : text;
 }
 
@@ -54,7 +54,7 @@ struct Keys {
     const Json* x = neutral == Json(true) ? all.find(key) : find(key);  // null counts as false, not as absent
     TG_CHECK(!x || *x == neutral, value,
              "[huggingface] '{}' is {}, which a Gpt does not compute. It must be {}, or absent. {}.", key, shown(*x),
-             text_of(neutral), way);
+             detail::text_of(neutral), way);
   }
 };
 
@@ -278,7 +278,7 @@ const char* torch_name(DType d) { return d == DType::bf16 ? "bfloat16" : d == DT
 }  // namespace
 
 GptConfig detail::gpt_config_from_huggingface(std::string_view text, const std::string& source) {
-  const Json json = parse_json(text, "huggingface", source, kDepth);
+  const Json json = detail::parse_json(text, "huggingface", source, kDepth);
   TG_CHECK(json.is_object(), value, "[huggingface] {} holds {}. A config.json of transformers is an object.", source,
            json.type_name());
   const Keys k{json};
@@ -299,8 +299,9 @@ GptConfig detail::gpt_config_from_huggingface(std::string_view text, const std::
 
 std::vector<int64_t> detail::eos_tokens_of_huggingface(const std::string& folder) {
   for (const std::string& source : {folder + "/generation_config.json", folder + "/config.json"}) {
-    const Json json =
-        detail::path_exists(source) ? parse_json(MappedFile(source).text(), "huggingface", source, kDepth) : Json();
+    const Json json = detail::path_exists(source)
+                          ? detail::parse_json(MappedFile(source).text(), "huggingface", source, kDepth)
+                          : Json();
     const Json* x = json.is_object() ? Keys{json}.find("eos_token_id") : nullptr;
     if (!x || (x->is_array() && x->empty())) continue;
     const auto is_token = [](const Json& t) {
@@ -338,8 +339,8 @@ std::string detail::gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
   visit_sizes(gpt2, c.with_sizes(), [&](const char* key, int64_t x) { all[key] = x; });
   const Json more = gpt2 ? gpt2_keys(c) : llama_keys(c.with_sizes(), family);
   for (const auto& [key, x] : more.items()) all[key] = x;
-  all["tapegrad"]["model"] = own_json(to_json(c));
-  return text_of(all, 2) + "\n";
+  all["tapegrad"]["model"] = detail::own_json(to_json(c));
+  return detail::text_of(all, 2) + "\n";
 }
 
 std::string detail::model_config_text(const std::string& folder) {

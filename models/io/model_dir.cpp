@@ -19,7 +19,7 @@ std::string weights_path(const std::string& folder) { return folder + "/model.sa
 
 Json read_config(const std::string& folder) {
   const std::string path = config_path(folder);
-  Json config = parse_json(detail::model_config_text(folder), "model", path, 8);
+  Json config = detail::parse_json(detail::model_config_text(folder), "model", path, 8);
   TG_CHECK(config.is_object() && (config.contains("model") || config.contains("model_type")), value,
            "[model] {} has no object \"model\", as training writes it, and no \"model_type\", as Hugging Face's "
            "libraries do. Is it the config of another program?",
@@ -31,14 +31,14 @@ Json read_config(const std::string& folder) {
 // Files of the folder override config.json.
 std::unique_ptr<Tokenizer> tokenizer_of(const std::string& folder, const Json* noted, bool foreign) {
   const auto has = [&](const char* name) { return detail::path_exists(folder + "/" + name); };
-  const auto as_noted = [&] { return Tokenizer::from_json(text_of(*noted)); };
+  const auto as_noted = [&] { return Tokenizer::from_json(detail::text_of(*noted)); };
   const auto in_files = [&] { return std::make_unique<BpeTokenizer>(read_tokenizer(folder)); };
   const bool is_noted = noted && !noted->is_null() && *noted != Json(kTokenizerFile);
   if (!foreign) return is_noted ? as_noted() : noted && !noted->is_null() ? in_files() : nullptr;
   if (is_noted) {
     if (!has(kTokenizerFile)) return as_noted();
     std::unique_ptr<Tokenizer> t = as_noted();
-    if (detail::tokenizer_json(*t) == MappedFile(tokenizer_path(folder)).text()) return t;
+    if (tokenizer_json(*t) == MappedFile(tokenizer_path(folder)).text()) return t;
   }
   if (has(kTokenizerFile) || has("vocab.json") || has("tokenizer.model")) return in_files();
   return nullptr;
@@ -49,15 +49,15 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& folder, const Json* n
 void save_model(const std::string& folder, const Model& model, const Params& params, const Tokenizer* tokenizer,
                 const std::string& train_json) {
   Json config;
-  config["model"] = own_json(model.config());
+  config["model"] = detail::own_json(model.config());
   const bool in_file = dynamic_cast<const BpeTokenizer*>(tokenizer);
-  if (in_file) write_file_atomically(tokenizer_path(folder), tokenizer->to_json());
+  if (in_file) detail::write_file_atomically(tokenizer_path(folder), tokenizer->to_json());
   if (in_file)
     config["tokenizer"] = kTokenizerFile;
   else
-    config["tokenizer"] = tokenizer ? own_json(tokenizer->to_json()) : Json();
-  if (!train_json.empty()) config["train"] = own_json(train_json);
-  write_file_atomically(config_path(folder), text_of(config, 2) + "\n");
+    config["tokenizer"] = tokenizer ? detail::own_json(tokenizer->to_json()) : Json();
+  if (!train_json.empty()) config["train"] = detail::own_json(train_json);
+  detail::write_file_atomically(config_path(folder), detail::text_of(config, 2) + "\n");
   write_safetensors(weights_path(folder), params.state(), {{"format", "tapegrad"}});
   detail::remove_other_weights(folder, 1);
 }
@@ -88,7 +88,7 @@ ModelFile detail::read_model_file(const std::string& folder) {
   const Json config = read_config(folder);
   ModelFile file;
   if (config.contains("model")) {
-    file.config = text_of(config["model"]);
+    file.config = detail::text_of(config["model"]);
   } else {
     file.origin = detail::read_huggingface(folder);
     file.config = to_json(file.origin->model);

@@ -61,7 +61,8 @@ ModelFile load_model(const std::string& folder, bool is_gpt, const Params& param
 template <class M> Loaded<M> load_model(const std::string& folder, Device device, DType dtype) {
   std::remove_cvref_t<decltype(std::declval<const M&>().config())> config;
   const auto read = [&](const std::string& text) -> int64_t {
-    config = config_from_json<decltype(config)>(text, {.name = "\"model\"", .every_field = true, .op = "model"});
+    config =
+        detail::config_from_json<decltype(config)>(text, {.name = "\"model\"", .every_field = true, .op = "model"});
     if constexpr (requires { config.vocab_size; }) return config.vocab_size;
     return INT64_MAX;
   };

@@ -113,7 +113,7 @@ class Plan {
              "[adapter] 'modules_to_save' is {}, which changes the results and is not supported. Its tensors are {}, "
              "and the new heads of this model {}: with_new_head() makes one. Name the model that it was trained on. "
              "Merge the adapter in Python by merge_and_unload() otherwise.",
-             text_of(Json(f_.to_save)), given, own);  // PEFT lists "classifier" with "score"
+             detail::text_of(Json(f_.to_save)), given, own);  // PEFT lists "classifier" with "score"
   }
   void check_copy(const std::string& name, const Tensor& t, const StateDict& base,
                   const std::vector<detail::TensorMapping>& layout) const {
@@ -236,7 +236,7 @@ std::vector<std::string> target_modules(const std::vector<AdapterModule>& module
 
 }  // namespace
 
-std::string detail::weights_hash(const Params& params) { return hash_of(params, false); }
+std::string weights_hash(const Params& params) { return hash_of(params, false); }
 
 std::vector<detail::TensorMapping> adapter_layout(const GptConfig& c) {
   const Family family = detail::family_of(c);
@@ -304,10 +304,10 @@ void save_adapter(const std::string& folder, const Lora& lora, const AdapterOpti
                     {"inference_mode", true}};
   std::map<std::string, std::string> metadata{{"format", "pt"}};
   detail::make_folder(folder);
-  if (!o.chat_template.empty()) write_file_atomically(folder + "/chat_template.jinja", o.chat_template);
+  if (!o.chat_template.empty()) detail::write_file_atomically(folder + "/chat_template.jinja", o.chat_template);
   if (!o.base.empty()) metadata["tapegrad.base"] = o.base;
   if (lora.base_dtype() == DType::bf16) metadata["tapegrad.base_dtype"] = name_of(DType::bf16);
-  write_file_atomically(fmt::format("{}/{}", folder, detail::kPeftConfig), text_of(config, 2) + "\n");
+  detail::write_file_atomically(fmt::format("{}/{}", folder, detail::kPeftConfig), detail::text_of(config, 2) + "\n");
   write_safetensors(path, tensors, metadata);
 }
 

@@ -11,9 +11,9 @@
 
 namespace tg {
 
-namespace detail {
 /// A hash of names, shapes and values; bf16 weights hash like their f32 values. Compute it before a merge.
 std::string weights_hash(const Params&);
+namespace detail {
 /// File names that save_adapter() always writes, last one first.
 std::vector<std::string> adapter_files();
 }  // namespace detail

@@ -40,7 +40,7 @@ void check_supported(const Json& config) {
       rule = "Adapters trained without it are read";
     }
     TG_CHECK(rule.empty(), value, "[adapter] '{}' is {}, which changes the results and is not supported. {}. {}.", key,
-             text_of(x), rule, kMerge);
+             detail::text_of(x), rule, kMerge);
   }
 }
 
@@ -178,12 +178,12 @@ Json read_peft_config(const std::string& folder) {
   constexpr size_t kMost = 1 << 20;  // PEFT writes 50 kB for 900 modules
   TG_CHECK(file.text().size() <= kMost, value, "[adapter] {} has {} bytes, and may have {}. {}.", path,
            file.text().size(), kMost, kMerge);
-  Json config = parse_json(file.text(), "adapter", path);
+  Json config = detail::parse_json(file.text(), "adapter", path);
   TG_CHECK(config.is_object() && config.contains("peft_type"), value,
            "[adapter] {} has no \"peft_type\", as PEFT writes it. Is it the file of another program?", path);
   const Json& type = config.at("peft_type");
   TG_CHECK(type == Json("LORA"), value, "[adapter] {} has the 'peft_type' {}, and \"LORA\" alone is read. {}.", path,
-           text_of(type), kMerge);
+           detail::text_of(type), kMerge);
   return config;
 }
 std::string peft_weights_path(const std::string& folder) {

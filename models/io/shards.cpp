@@ -53,14 +53,14 @@ Shards::Shards(const std::string& folder) : folder_(folder) {
 }
 
 void Shards::open_all(const std::string& index) {
-  const Json json = parse_json(index_text(index), "shards", index, 4);
+  const Json json = detail::parse_json(index_text(index), "shards", index, 4);
   const Json* map = json.is_object() ? json.find("weight_map") : nullptr;
   TG_CHECK(map && map->is_object(), value,
            "[shards] {} has no object \"weight_map\". It names the file of each tensor. Restore the file.", index);
   std::map<std::string, size_t> opened;
   for (const auto& [name, x] : map->items()) {
     TG_CHECK(x.is_string(), value, "[shards] {}: the file of '{}' is {}. It must be a name in quotes.", index, name,
-             text_of(x));
+             detail::text_of(x));
     const auto file = x.get<std::string>();
     TG_CHECK(file.ends_with(".safetensors") && file.find_first_of("/\\") == file.npos, value,
              "[shards] {}: the file of '{}' is '{}'. It must be a .safetensors file in the folder of the index, by its "
@@ -123,7 +123,7 @@ void detail::write_shards(const std::string& folder, const std::vector<detail::E
   const bool single = shards.size() == 1;
   if (!single) {
     const Json index = {{"metadata", {{"total_size", total}, {"total_parameters", parameters}}}, {"weight_map", map}};
-    write_file_atomically(folder + kIndex, text_of(index, 2) + "\n");
+    detail::write_file_atomically(folder + kIndex, detail::text_of(index, 2) + "\n");
   }
   detail::remove_other_weights(folder, single ? 1 : shards.size());
 }

@@ -296,7 +296,7 @@ std::string Run::str(const Value& x) {
 void Run::write(std::string& to, const Value& x, const JsonForm* json, size_t depth) {
   charge(1 + (x.kind == Value::string ? x.text().size() / 32 : 0));
   if (x.kind == Value::string && !x.safe)
-    return json ? void(to += text_of(Json(x.text()), -1, json->ascii)) : quote(to, x.text());
+    return json ? void(to += detail::text_of(Json(x.text()), -1, json->ascii)) : quote(to, x.text());
   if (x.kind == Value::number) return void(to += digits_of(x.real, json));
   if (x.kind == Value::integer) return void(to += std::to_string(x.whole));
   if (x.kind == Value::boolean) return void(to += json ? x.whole ? "true" : "false" : x.whole ? "True" : "False");

@@ -75,7 +75,7 @@ std::vector<std::string> replace_linears(const Linears& model, const std::vector
     l.layer->kind = kind;
     names.push_back(l.name);
   }
-  detail::structure_changed();
+  structure_changed();
   return names;
 }
 void prepare_for_eval(const Linears& model, const Params& params) {

@@ -88,7 +88,7 @@ Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& c) {
       *t = own;
     }
   for (size_t i = 0; i < layers.size(); ++i) *layers[i].layer = std::move(adapted[i]);
-  detail::structure_changed();
+  structure_changed();
   return r;
 }
 
@@ -135,7 +135,7 @@ void Lora::keep_reference() {
       }
     l.linear().adapter->reference = copy;
   }
-  detail::structure_changed();
+  structure_changed();
 }
 
 }  // namespace tg

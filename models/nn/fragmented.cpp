@@ -50,7 +50,7 @@ Tensor FragmentedLinear::forward(const Tensor& x, Selection how, std::optional<D
   const auto cast = [compute](const Tensor& t) { return compute ? tg::detail::cast_parameter(t, *compute) : t; };
   const int64_t f = selector.size(0), d = selector.size(1), in = f * d, out = experts.size(2);
   TG_CHECK(x && x.ndim() >= 1 && x.shape().back() == in, shape,
-           "[fragmented_linear] x is {}. Its last size must be {}: {} fragments of {}.", describe(x), in, f, d);
+           "[fragmented_linear] x is {}. Its last size must be {}: {} fragments of {}.", detail::describe(x), in, f, d);
   Shape y_shape = x.shape();
   y_shape.back() = out;
   const int64_t rows = Shape(x.shape().begin(), x.shape().end() - 1).product();

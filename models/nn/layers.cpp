@@ -56,7 +56,7 @@ const Tensor& untracked(const Tensor& x, const Tensor& bias) {
   TG_CHECK(!grad_enabled() || (!x.requires_grad() && !(bias && bias.requires_grad())), state,
            "[linear] gradients are requested through a layer that was prepared for evaluation: {}. Its weight is gone. "
            "Call it under a NoGradScope, or load the model again to train it.",
-           describe(x));
+           detail::describe(x));
   return x;
 }
 bool is_fp8(LinearKind k) { return k == LinearKind::fp8 || k == LinearKind::fp8_e4m3; }
@@ -129,7 +129,7 @@ void Linear::prepare_for_eval() {
   eval({q.values, q.absmax});
   quantized = std::move(q);
   weight = {};
-  tg::detail::structure_changed();
+  tg::structure_changed();
 }
 
 Embedding::Embedding(const Params& p, int64_t entries, int64_t width, Init init)

@@ -73,7 +73,7 @@ Tensor LoraDelta::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
   NameScope here = enter();
   const int64_t in = a.size(0);
   TG_CHECK(x && x.ndim() >= 1 && x.size(-1) == in, shape,
-           "[lora] x is {}, and A {}. The last size of x must be A's first, {}.", describe(x), a, in);
+           "[lora] x is {}, and A {}. The last size of x must be A's first, {}.", detail::describe(x), a, in);
   const Tensor a_like = tg::detail::cast_parameter(a, x.dtype()), b_like = tg::detail::cast_parameter(b, x.dtype());
   if (!rng || dropout == 0) return tg::lora(x, a_like, b_like, scale, base);  // (..., out)
   Shape shape = x.shape();
@@ -119,7 +119,7 @@ LoraLinear::LoraLinear(Linear base, const Params& p, const LoraOptions& o, LoraR
   if (!linear_.adapter) linear_.adapter = std::make_shared<LoraAdapter>();
   auto& parts = linear_.adapter->parts;
   parts.insert(std::ranges::upper_bound(parts, row_, {}, &LoraAdapter::Part::row), {row_, delta_});
-  tg::detail::structure_changed();
+  tg::structure_changed();
 }
 
 void LoraLinear::merge() {
@@ -134,7 +134,7 @@ void LoraLinear::merge() {
   const Tensor before = w.detach();
   w.assign(linear_.adapter->merged(w));
   linear_.adapter->unmerged = before;
-  tg::detail::structure_changed();
+  tg::structure_changed();
 }
 void LoraLinear::unmerge() {
   detail::forbid_in_trace("lora", "an adapter is unmerged");
@@ -143,7 +143,7 @@ void LoraLinear::unmerge() {
            linear_.weight.label());
   linear_.weight.assign(linear_.adapter->unmerged);
   linear_.adapter->unmerged = {};
-  tg::detail::structure_changed();
+  tg::structure_changed();
 }
 
 }  // namespace tg::nn

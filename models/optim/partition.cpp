@@ -67,7 +67,7 @@ Shard Partition::part(size_t i, int rank) const {
 }
 
 PendingSums Partition::start_reduce(size_t bucket, Inputs grads) const {
-  return detail::start_reduce_scatter(grads, cuts_[bucket], comm_);
+  return start_reduce_scatter(grads, cuts_[bucket], comm_);
 }
 Tensor Partition::norm(const GradMap& sums) const {
   const NoGradScope off;

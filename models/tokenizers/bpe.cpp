@@ -130,11 +130,11 @@ std::unique_ptr<Tokenizer> detail::bpe_tokenizer(std::string_view json) {
   return std::make_unique<BpeTokenizer>(BpeTokenizer::from_json(json, "tokenizer.json"));
 }
 BpeTokenizer BpeTokenizer::from_json(std::string_view json, const std::string& source) {
-  return from_parsed(parse_json(json, "tokenizer", source, detail::kTokenizerDepth), json, source);
+  return from_parsed(detail::parse_json(json, "tokenizer", source, detail::kTokenizerDepth), json, source);
 }
 BpeTokenizer BpeTokenizer::from_parsed(const Json& parsed, std::string_view json, const std::string& source) {
   const auto parts = std::make_shared<detail::BpeParts>(detail::read_bpe(parsed, source));
-  parts->json = json.empty() ? text_of(parsed) : json;
+  parts->json = json.empty() ? detail::text_of(parsed) : json;
   return BpeTokenizer(parts);
 }
 

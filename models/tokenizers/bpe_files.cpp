@@ -20,7 +20,7 @@ static Json split_json(std::string_view pattern) {
   return {{"type", "Split"}, {"pattern", Json{{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
 }
 Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, bool ignore_merges) {
-  Json all = own_json(R"({
+  Json all = detail::own_json(R"({
     "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
     "post_processor": null,
@@ -112,7 +112,7 @@ Json json_of_vocab(Json vocabulary, Json merges, std::string_view pattern) {
 Json object_in(const std::string& folder, const char* name) {
   const std::string path = folder + "/" + name;
   if (!detail::path_exists(path)) return Json::object();
-  Json json = parse_json(MappedFile(path).text(), "tokenizer", path, 8);
+  Json json = detail::parse_json(MappedFile(path).text(), "tokenizer", path, 8);
   TG_CHECK(json.is_object(), value, "[tokenizer] {} is not an object. Restore the file.", path);
   return json;
 }
@@ -215,7 +215,8 @@ Json steps_of(bool qwen, bool prefixed) {
 // Applies a class's add_prefix_space instead of that in tokenizer.json. Returns whether they differed.
 bool follow_prefix(const std::string& folder, const Json& config, Json& tokenizer) {
   const std::string type = class_of(folder, config);
-  const std::string steps = text_of(tokenizer.member("pre_tokenizer")) + text_of(tokenizer.member("normalizer"));
+  const std::string steps =
+      detail::text_of(tokenizer.member("pre_tokenizer")) + detail::text_of(tokenizer.member("normalizer"));
   const auto has = [&](std::string_view part) { return steps.find(part) != steps.npos; };
   const Json& prefix = config.member("add_prefix_space");
   const bool bytes = has("\"ByteLevel\""), wanted = is_on(prefix), qwen = type == "Qwen2Tokenizer";
@@ -239,7 +240,7 @@ Json json_of_vocab(const std::string& folder, const Json& config) {
            "GPT2Tokenizer and Qwen2Tokenizer only. {}",
            folder, type, kWayOut);
   const std::string vocabulary = folder + "/vocab.json", merges = folder + "/merges.txt";
-  Json json = json_of_vocab(parse_json(MappedFile(vocabulary).text(), "tokenizer", vocabulary),
+  Json json = json_of_vocab(detail::parse_json(MappedFile(vocabulary).text(), "tokenizer", vocabulary),
                             merges_of(MappedFile(merges).text(), merges), qwen ? kQwen2Pattern : kGpt2Pattern);
   if (qwen) json["normalizer"] = Json{{"type", "NFC"}};
   if (prefixed) json["pre_tokenizer"] = steps_of(qwen, true);
@@ -249,7 +250,8 @@ Json json_of_vocab(const std::string& folder, const Json& config) {
 
 BpeTokenizer BpeTokenizer::from_vocab(std::string_view vocab_json, std::string_view merges, const std::string& source) {
   return from_parsed(
-      json_of_vocab(parse_json(vocab_json, "tokenizer", source), merges_of(merges, source), kGpt2Pattern), "", source);
+      json_of_vocab(detail::parse_json(vocab_json, "tokenizer", source), merges_of(merges, source), kGpt2Pattern), "",
+      source);
 }
 
 BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view pattern, const std::string& source) {
@@ -291,7 +293,7 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
       merges.push_back(Json::array({as_characters(left), as_characters(right)}));
     }
   }
-  return from_json(text_of(byte_level_json(Json(ids), std::move(merges), splits, true)), source);
+  return from_json(detail::text_of(byte_level_json(Json(ids), std::move(merges), splits, true)), source);
 }
 
 // Advice: the right path, if this is another tokenizer file.
@@ -308,7 +310,7 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
     if (path.ends_with(".tiktoken")) return BpeTokenizer::from_ranks(text_of_file(path), pattern, path);
     const bool is_json = !path.ends_with(".model") && !path.ends_with("merges.txt");
     const std::string text = is_json ? text_of_file(path) : "";
-    const Json json = is_json ? parse_json(text, "tokenizer", path, detail::kTokenizerDepth) : Json();
+    const Json json = is_json ? detail::parse_json(text, "tokenizer", path, detail::kTokenizerDepth) : Json();
     TG_CHECK(json.member("model").is_object(), value, "[tokenizer] {} is no tokenizer.json, which has a \"model\". {}",
              path, way_out_of(path));
     return BpeTokenizer::from_parsed(json, text, path);
@@ -337,23 +339,24 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
              "[tokenizer] {}/tokenizer_config.json sets {}, which changes ids or texts and is not supported. {}", path,
              key, kWayOut);
   const std::string text = whole ? text_of_file(file) : "", source = whole ? file : path + "/merges.txt";
-  Json json = whole ? parse_json(text, "tokenizer", file, detail::kTokenizerDepth) : json_of_vocab(path, config);
+  Json json =
+      whole ? detail::parse_json(text, "tokenizer", file, detail::kTokenizerDepth) : json_of_vocab(path, config);
   const bool prefixed = whole && json.is_object() && follow_prefix(path, config, json);
   const bool changed = json.is_object() && (add_tokens(path, config, added, json) || prefixed);
   return BpeTokenizer::from_parsed(json, changed ? "" : text, source);
 }
 
-std::string detail::tokenizer_json(const Tokenizer& tokenizer) {
-  const Json own = own_json(tokenizer.to_json());
+std::string tokenizer_json(const Tokenizer& tokenizer) {
+  const Json own = detail::own_json(tokenizer.to_json());
   const Json* type = own.find("type");
-  if (own.contains("model")) return text_of(own);
+  if (own.contains("model")) return detail::text_of(own);
   TG_CHECK(type && (*type == Json("bytes") || *type == Json("characters")), value,
            "[tokenizer] a tokenizer of another kind has no tokenizer.json. Only those of bytes, characters and "
            "BpeTokenizer have one.");
   Json vocabulary = Json::object();
   if (*type == Json("bytes")) {
     for (size_t byte = 0; byte < 256; ++byte) vocabulary[as_characters(std::string(1, char(uint8_t(byte))))] = byte;
-    return text_of(byte_level_json(std::move(vocabulary), Json::array(), "", false));
+    return detail::text_of(byte_level_json(std::move(vocabulary), Json::array(), "", false));
   }
   std::string characters = own["characters"].get<std::string>();
   for (std::string_view rest = characters; !rest.empty();) {
@@ -366,7 +369,7 @@ std::string detail::tokenizer_json(const Tokenizer& tokenizer) {
   all["pre_tokenizer"] = detail::split_json("[\\s\\S]");
   all["decoder"] = Json{{"type", "Fuse"}};
   all["model"] = Json{{"type", "WordLevel"}, {"vocab", std::move(vocabulary)}, {"unk_token", "<unk>"}};
-  return text_of(all);
+  return detail::text_of(all);
 }
 
 }  // namespace tg

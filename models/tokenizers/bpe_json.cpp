@@ -53,7 +53,7 @@ class Field {
     constexpr int64_t kMost = 1 << 20;
     const int64_t id = value_->is_number_integer() ? value_->get<int64_t>() : -1;
     if (id < 0 || id >= kMost)
-      fail(fmt::format("is {}, and ids are whole numbers from 0 to {}", text_of(*value_), kMost - 1));
+      fail(fmt::format("is {}, and ids are whole numbers from 0 to {}", detail::text_of(*value_), kMost - 1));
     return int32_t(id);
   }
   // Index of the value in `known`.
@@ -167,7 +167,7 @@ void read_merges(const Field& merges, BpeParts& parts) {
   uint32_t rank = 0;
   for (const Json& merge : merges.value()) {
     const auto fail = [&](const std::string& what) {
-      merges.fail(fmt::format("has the element {}, {}, {}", rank, text_of(merge), what));
+      merges.fail(fmt::format("has the element {}, {}, {}", rank, detail::text_of(merge), what));
     };
     std::string left, right;
     if (merge.is_string()) {
@@ -195,12 +195,12 @@ void read_model(const Field& root, BpeParts& parts, std::vector<bool>& taken) {
   if (const Field type = root["type"]; !type.is_null() && type.text() != "BPE") root.unknown(type.text());
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
     if (const Field f = root[key]; !f.is_null() && f.value() != Json("") && f.value() != Json(0.0))
-      f.fail(fmt::format("is {}, and must be null", text_of(f.value())));
+      f.fail(fmt::format("is {}, and must be null", detail::text_of(f.value())));
   const Field vocabulary = root["vocab"];
   if (!vocabulary.value().is_object()) vocabulary.fail("is not an object");
   const auto& tokens = vocabulary.value().items();
   for (const auto& [name, id] : tokens) {
-    const int32_t checked = Field(id, fmt::format("model.vocab[{}]", text_of(Json(name))), "").id();
+    const int32_t checked = Field(id, fmt::format("model.vocab[{}]", detail::text_of(Json(name))), "").id();
     name_token(vocabulary, name, checked, parts, taken);
   }
   read_merges(root["merges"], parts);

@@ -132,7 +132,7 @@ std::string ByteTokenizer::decode_next(int64_t id, bool& begins) const {
   begins = false;
   return std::string(1, char(uint8_t(id)));
 }
-std::string ByteTokenizer::to_json() const { return text_of(Json{{"type", kBytes}}); }
+std::string ByteTokenizer::to_json() const { return detail::text_of(Json{{"type", kBytes}}); }
 
 CharTokenizer CharTokenizer::from_text(std::string_view text) {
   TG_CHECK(!text.empty(), value,
@@ -192,11 +192,11 @@ std::string CharTokenizer::decode_next(int64_t id, bool& begins) const {
 std::string CharTokenizer::to_json() const {
   std::string all;
   for (char32_t c : characters_) append_utf8(all, c);
-  return text_of(Json{{"characters", all}, {"type", kCharacters}});
+  return detail::text_of(Json{{"characters", all}, {"type", kCharacters}});
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view text) {
-  const Json json = parse_json(text, "tokenizer", "the tokenizer's JSON", detail::kTokenizerDepth);
+  const Json json = detail::parse_json(text, "tokenizer", "the tokenizer's JSON", detail::kTokenizerDepth);
   if (!json.is_object()) fail_json("it is no JSON object");
   if (json.contains("model")) return detail::bpe_tokenizer(text);
   const auto field = [&](std::string_view key) {

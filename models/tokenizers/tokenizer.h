@@ -104,9 +104,9 @@ class StopStrings {
   bool found_ = false;
 };
 
-namespace detail {
 /// A tokenizer.json for Hugging Face's `tokenizers` and BpeTokenizer, which lacks CharTokenizer.
 std::string tokenizer_json(const Tokenizer&);
+namespace detail {
 std::unique_ptr<Tokenizer> bpe_tokenizer(std::string_view tokenizer_json);  // bpe.h
 // Nesting of a tokenizer.json: a post_processor nests seven deep.
 inline constexpr size_t kTokenizerDepth = 16;

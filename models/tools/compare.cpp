@@ -361,7 +361,7 @@ std::string to_json(const Comparison& c) {
                  {"first_apart", first ? json_of(*first) : Json()},
                  {"tensors", std::move(tensors)},
                  {"unpaired", c.unpaired}};
-  return text_of(all, 2);
+  return detail::text_of(all, 2);
 }
 
 }  // namespace tg

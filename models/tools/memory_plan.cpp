@@ -20,7 +20,7 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
   MemoryPlan plan;
   const auto live = [&] { return memory_stats(device).live; };
   plan.weights = live();
-  const auto optimizer = make_optimizer(c, trained.trainable(), comm);
+  const auto optimizer = detail::make_optimizer(c, trained.trainable(), comm);
   plan.moments = live() - plan.weights;
 
   Rng dropout;

@@ -52,8 +52,8 @@ DeviceRoofline device_roofline(const std::string& name) {
   return m;
 }
 
-StepWork detail::step_work(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,
-                           Device device, const LoraConfig* adapters, DType weights) {
+StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,
+                   Device device, const LoraConfig* adapters, DType weights) {
   train.validate();
   StepWork work;
   dry_run([&] {
@@ -63,7 +63,7 @@ StepWork detail::step_work(const MakeModel& make_model, const std::function<Batc
     if (adapters) lora = apply_lora(model, params, *adapters);
     const Params& trained = lora ? lora->params() : params;
     model = detail::with_linears(model, trained, train);
-    const auto optimizer = make_optimizer(train, trained.trainable());
+    const auto optimizer = detail::make_optimizer(train, trained.trainable());
     const auto step = [&](const MicroBatches& micro) {
       std::vector<Rng> draws(micro.batches.size());
       StepGradients g = detail::step_gradients(model, trained, train, micro, draws);
@@ -102,12 +102,11 @@ StepWork detail::step_work(const MakeModel& make_model, const std::function<Batc
   });
   return work;
 }
-StepWork detail::step_work(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters,
-                           DType weights) {
+StepWork step_work(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters,
+                   DType weights) {
   const auto windows = [&] { return zeros({train.batch, train.window_in(config.context)}, DType::i32); };  // (B, T)
   const auto batch = [&] { return Batch{windows(), windows()}; };
-  return detail::step_work([&](const Params& params) { return Gpt(params, config); }, batch, train, device, adapters,
-                           weights);
+  return step_work([&](const Params& params) { return Gpt(params, config); }, batch, train, device, adapters, weights);
 }
 double detail::floor_seconds(const WorkOfOp& op, const DeviceRoofline& m) {
   const double tflops = op.from == DType::bf16 || op.from == DType::f16 ? m.bf16_tflops

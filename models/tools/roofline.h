@@ -41,7 +41,6 @@ struct StepWork {
   std::vector<WorkOfOp> update;    ///< the gradient norm and the optimiser
   std::vector<WorkOfOp> all() const;
 };
-namespace detail {
 /// The ops of Trainer's step, in config.accumulate micro-batches.
 StepWork step_work(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig&, Device = {},
                    const LoraConfig* adapters = nullptr, DType weights = DType::f32);
@@ -49,6 +48,7 @@ StepWork step_work(const MakeModel&, const std::function<Batch()>& batch, const 
 StepWork step_work(const GptConfig&, const TrainConfig&, Device = {}, const LoraConfig* adapters = nullptr,
                    DType weights = DType::f32);
 
+namespace detail {
 /// An op's minimum seconds: the longer of bytes and GEMM operations, plus the time between calls.
 double floor_seconds(const WorkOfOp&, const DeviceRoofline&);
 /// Sum of floor_seconds() over sequential ops.

@@ -81,8 +81,8 @@ int64_t TrainConfig::micro_batches_of_rank(int64_t ranks) const {
   return accumulate / ranks;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, std::vector<Parameter> parameters,
-                                          const std::shared_ptr<Communicator>& comm) {
+std::unique_ptr<Optimizer> detail::make_optimizer(const TrainConfig& c, std::vector<Parameter> parameters,
+                                                  const std::shared_ptr<Communicator>& comm) {
   const std::shared_ptr<Communicator> shared = c.shard_optimizer ? comm : nullptr;
   const AdamWConfig adamw{.lr = c.lr,
                           .beta1 = c.beta1,

@@ -78,10 +78,10 @@ struct TrainConfig {
   bool saves_after(int64_t step) const;
 };
 
+namespace detail {
 /// A run's optimiser, sharded if c.shard_optimizer.
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig&, std::vector<Parameter>,
                                           const std::shared_ptr<Communicator>& = Communicator::self());
-namespace detail {
 /// Optimizer::set_lr()'s argument at schedule rate `lr`: for Muon the hidden matrices' rate.
 double optimizer_lr(const TrainConfig&, double lr);
 

@@ -101,7 +101,7 @@ void EventFile::write(const StepRecord& r) {
 }
 void EventFile::write_text(std::string_view tag, int64_t step, const std::string& text) {
   std::string code;  // indented lines are code in Markdown
-  for (const char c : own_json(text_of(Json(text))).get<std::string>())
+  for (const char c : detail::own_json(detail::text_of(Json(text))).get<std::string>())
     code += c == '\n' ? "\n    " : std::string(1, c);
   const std::string metadata = wire_field(1, wire_field(1, "text")) + wire_field(4, uint64_t(2));  // DATA_CLASS_TENSOR
   const std::string tensor = wire_field(1, uint64_t(7)) +                                          // DT_STRING

@@ -59,7 +59,7 @@ int64_t StepLog::last_step_of(const std::string& path) { return lines_of(path, I
 StepLog StepLog::resume(const std::string& path, int64_t step) {
   const Lines kept = lines_of(path, step);
   if (detail::path_exists(path) && MappedFile(path).text().size() != kept.text.size())
-    write_file_atomically(path, kept.text);
+    detail::write_file_atomically(path, kept.text);
   StepLog log(AppendFile(path, AppendFile::Begin::keep));
   log.missing_ = step - kept.count;
   log.unreadable_ = kept.unreadable;

@@ -52,8 +52,7 @@ void GradientReducer::start(size_t b) {
     if (grads_[i]) all.push_back(std::exchange(grads_[i], Tensor())), ids.push_back(p.tensor.id());
   }
   if (all.empty()) return;
-  pending_.push_back(
-      {std::move(ids), partition_ ? partition_->start_reduce(b, all) : detail::start_all_reduce(all, comm_)});
+  pending_.push_back({std::move(ids), partition_ ? partition_->start_reduce(b, all) : start_all_reduce(all, comm_)});
 }
 void GradientReducer::finish_oldest() {
   const ProfileRange range("reduce");

@@ -94,7 +94,7 @@ Json tokenizer_setting(const Json& x, bool stored, const std::string& source) {
   if (stored && x == "tokenizer.json")  // file in the config's folder
     return (std::filesystem::path(source).parent_path() / "tokenizer.json").string();
   if (!x.is_object()) return x;
-  const auto tokenizer = Tokenizer::from_json(text_of(x));
+  const auto tokenizer = Tokenizer::from_json(detail::text_of(x));
   if (x["type"] == "bytes") return "byte";
   TG_CHECK(stored, value,
            "[config] {}: the tokenizer lists {} characters, but training takes those of its text: the list would have "
@@ -162,7 +162,7 @@ bool hold(const Json& fields, const std::vector<std::string_view>& names) {
 }
 // Parses the settings of a JSON object and flattens its groups.
 Json read_text(std::string_view text, const std::string& source) {
-  Json object = parse_json(text, "config", source);
+  Json object = detail::parse_json(text, "config", source);
   TG_CHECK(object.is_object(), value, "[config] {} holds {}. It must be an object: {{\"layers\": 4, ...}}.", source,
            object.type_name());
   Json fields = Json::object();
@@ -170,7 +170,7 @@ Json read_text(std::string_view text, const std::string& source) {
     const Json* it = object.find(group);
     if (!it) continue;
     TG_CHECK(it->is_object(), value, "[config] {}: '{}' is {}. It must be an object with settings of that group.",
-             source, group, text_of(*it));
+             source, group, detail::text_of(*it));
     collect(*it, group, source, fields);
     object.erase(group);
   }
@@ -238,7 +238,7 @@ std::vector<RunField> detail::run_fields() {
   visit_run_fields(run, [&](auto, const char* name, const auto& value, const char* help) {
     const Json x = written(value);
     const char* kind = x.is_boolean() ? "BOOL" : x.is_number_integer() ? "INT" : x.is_number() ? "NUMBER" : "NAME";
-    list.push_back({name, kind, x.is_string() ? x.get<std::string>() : text_of(x), help});
+    list.push_back({name, kind, x.is_string() ? x.get<std::string>() : detail::text_of(x), help});
   });
   return list;
 }
@@ -269,7 +269,7 @@ void Settings::read(std::string_view text, const std::string& source) {
 RunConfig Settings::run() const {
   validate(run_);
   const Json fields = flat(run_);
-  const auto text = [&](std::string_view field) { return text_of(fields.at(field)); };
+  const auto text = [&](std::string_view field) { return detail::text_of(fields.at(field)); };
   for (const Needs& n : kNeeds)
     TG_CHECK(has_effect(n, run_, fields.at(n.other)) || !std::ranges::count(chosen_, n.name), value,
              "[config] {} is {} and {} is {}. {} has an effect with {} {} only. Leave {} out, or change {}.", n.name,
@@ -280,7 +280,7 @@ RunConfig Settings::run() const {
 std::string to_json(const TrainConfig& config) {
   Json fields;
   detail::visit_train_fields(config, [&](const char* name, const auto& x, auto) { fields[name] = written(x); });
-  return text_of(fields, 2);
+  return detail::text_of(fields, 2);
 }
 
 std::string to_json(const RunConfig& run) {
@@ -289,9 +289,9 @@ std::string to_json(const RunConfig& run) {
   visit_run_fields(run, [&](std::string_view group, const char* name, const auto& x, auto) {
     (group.empty() ? all : all[group])[name] = written(x);
   });
-  return text_of(all, 2);
+  return detail::text_of(all, 2);
 }
-RunConfig run_config_from_json(std::string_view text, const std::string& source) {
+RunConfig detail::run_config_from_json(std::string_view text, const std::string& source) {
   const Json fields = read_text(text, source);
   for (const std::string_view name : settings_of())
     TG_CHECK(fields.contains(name), value, "[config] {} has no '{}'. Every setting must be there. Restore the file.",
@@ -313,7 +313,7 @@ std::vector<Difference> detail::differences(const RunConfig& before, const RunCo
   const Json a = flat(before), b = flat(after);
   std::vector<Difference> all;
   for (const auto& [name, x] : a.items())
-    if (x != b.at(name)) all.push_back({name, text_of(x), text_of(b.at(name))});
+    if (x != b.at(name)) all.push_back({name, detail::text_of(x), detail::text_of(b.at(name))});
   return all;
 }
 

@@ -27,12 +27,10 @@ RunConfig run_preset(std::string_view name);
 /// "gpt-medium-10k" (vocabulary 10 000), "cs336-2.7b" (Stanford CS336, assignment 2). An Error lists the names.
 GptConfig model_preset(std::string_view name);
 namespace detail {
-/// The names for help texts: "a, b".
-/// @{
+/// Names for help texts: "a, b".
 std::string run_preset_names();
 std::string model_preset_names();
 }  // namespace detail
-/// @}
 
 /// A setting in help texts. `kind` is INT, NUMBER, BOOL or NAME, `value` the default.
 struct RunField {
@@ -68,9 +66,11 @@ class Settings {
 std::string to_json(const TrainConfig&);
 /// A JSON object with every field: {"model": {...}, "train": {...}, "data": {...}, "tokenizer": "byte"}.
 std::string to_json(const RunConfig&);
+namespace detail {
 /// Reads to_json(const RunConfig&)'s output. `source` names the text in messages. An Error names a field that is
 /// missing, unknown, of the wrong type or out of range.
 RunConfig run_config_from_json(std::string_view text, const std::string& source);
+}  // namespace detail
 
 /// A setting with two values, as JSON.
 struct Difference {
@@ -88,7 +88,6 @@ bool is_example_setting(std::string_view name);
 /// @}
 /// DataConfig::weights as numbers. An Error unless commas separate them.
 std::vector<double> mixture_weights(std::string_view);
-/// The settings that differ between two runs, in order.
 std::vector<Difference> differences(const RunConfig& before, const RunConfig& after);
 }  // namespace detail
 

@@ -24,7 +24,7 @@ void check_own(const StateDict& own, const Optimizer& optimizer) {
     TG_CHECK(
         t && !name.empty() && prefix_of(optimizer) != kOwn, value,
         "[train] the own tensor '{}' is {}, of optimiser '{}'. It needs a name, a value, an optimiser not named own.",
-        name, describe(t), optimizer.name());
+        name, detail::describe(t), optimizer.name());
 }
 // Throws an Error for the first tensor that differs, in the model's order, then the others by name.
 void check_fits(const StateDict& given, const std::map<std::string, Layout>& own,
@@ -51,8 +51,8 @@ void check_fits(const StateDict& given, const std::map<std::string, Layout>& own
 }
 }  // namespace
 
-TrainerState detail::training_state(int64_t step, const Params& params, const Optimizer& optimizer, const Rng& data,
-                                    const Rng& dropout, const StateDict& own) {
+TrainerState training_state(int64_t step, const Params& params, const Optimizer& optimizer, const Rng& data,
+                            const Rng& dropout, const StateDict& own) {
   check_own(own, optimizer);
   TrainerState s{.step = step,
                  .optimizer_steps = optimizer.steps(),
@@ -63,7 +63,7 @@ TrainerState detail::training_state(int64_t step, const Params& params, const Op
   for (const auto& [name, t] : own) s.tensors[fmt::format("{}{}", kOwn, name)] = t.detach();
   return s;
 }
-void detail::restore(const TrainerState& s, const Params& params, Optimizer& optimizer, const StateDict& own_tensors) {
+void restore(const TrainerState& s, const Params& params, Optimizer& optimizer, const StateDict& own_tensors) {
   check_own(own_tensors, optimizer);
   std::map<std::string, Layout> own;
   for (const auto& [name, t] : own_tensors) own.emplace(fmt::format("{}{}", kOwn, name), t.layout());

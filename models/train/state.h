@@ -18,7 +18,6 @@ struct TrainerState {
   std::optional<StepRecord> unvalidated = std::nullopt;  ///< the last step's record if its validation has not run
 };
 
-namespace detail {
 /// The state after `step` steps; later steps leave it unchanged. Sharded: as Optimizer::state(). `own`: tensors of the
 /// program. An Error for one that is empty or has no name.
 TrainerState training_state(int64_t step, const Params&, const Optimizer&, const Rng& data = {},
@@ -27,6 +26,5 @@ TrainerState training_state(int64_t step, const Params&, const Optimizer&, const
 /// and bf16. All or nothing: an Error names the first tensor that is missing, unknown, of another shape or dtype, or
 /// that cannot be split. The caller sets the generators.
 void restore(const TrainerState&, const Params&, Optimizer&, const StateDict& own = {});
-}  // namespace detail
 
 }  // namespace tg

@@ -72,7 +72,7 @@ TrainStep::TrainStep(const Model& model, const Params& params, const TrainConfig
       config_(config),
       comm_(std::move(comm)),
       draws_(size_t(config.micro_batches_of_rank(comm_->size()))),
-      optimizer_(make_optimizer(config, params.trainable(), comm_)) {
+      optimizer_(detail::make_optimizer(config, params.trainable(), comm_)) {
   if (!config.compile) return;
   std::vector<Rng*> generators;
   for (Rng& r : draws_) generators.push_back(&r);

@@ -212,7 +212,7 @@ std::optional<double> Trainer::validation_loss(const std::function<bool()>& stop
 }
 
 TrainerState Trainer::state(const StateDict& own) const {
-  TrainerState s = detail::training_state(steps_, params_, step_->optimizer(), data_rng_, step_->dropout, own);
+  TrainerState s = training_state(steps_, params_, step_->optimizer(), data_rng_, step_->dropout, own);
   s.unvalidated = unvalidated_;
   return s;
 }
@@ -220,7 +220,7 @@ void Trainer::load_state(const TrainerState& s, const StateDict& own) {
   TG_CHECK(s.step >= 0 && s.step <= config_.max_steps, value,
            "[train] the state was saved after {} steps, and max_steps is {}. It must not be less. Raise max_steps.",
            s.step, config_.max_steps);
-  detail::restore(s, params_, step_->optimizer(), own);
+  restore(s, params_, step_->optimizer(), own);
   data_rng_ = s.data;
   step_->dropout = s.dropout;
   steps_ = s.step;

@@ -14,8 +14,8 @@
 namespace tg {
 
 namespace detail {
-/// Makes the Linear layers config.linear, or splits their weights in `params`, which nothing else may read. Trainer
-/// calls it. Throws if the model has no linears(), or nothing to split.
+/// Makes the Linear layers config.linear, or splits their weights in `params`, which nothing else may read.
+/// Throws if the model has no linears(), or nothing to split.
 Model with_linears(Model, const Params& params, const TrainConfig& config);
 }  // namespace detail
 /// How validation_loss() runs.

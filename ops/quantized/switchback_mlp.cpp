@@ -41,7 +41,7 @@ Layouts op::SwitchBackMlp::infer(Inputs in) const {
            fc, proj, fc.shape()[0]);
   TG_CHECK(!bias || in[4].shape() == Shape{proj.shape()[0]}, shape,
            "[switchback_mlp] the second layer is {}, and its bias {}. The bias must have one element per row ({}).",
-           proj, bias ? describe(in[4]) : "none", proj.shape()[0]);
+           proj, bias ? detail::describe(in[4]) : "none", proj.shape()[0]);
   Shape y = h.shape;
   y.back() = proj.shape()[0];
   return {Layout::contiguous(y, in[0].dtype(), in[0].device()), h};

@@ -69,7 +69,7 @@ Tensors PendingSums::finish() {
 }
 Layouts op::FinishSums::infer(Inputs in) const {
   Layouts all;
-  for (const Tensor& sum : in.first(in.size() / 2)) all.emplace_back(detail::contiguous_like(sum));
+  for (const Tensor& sum : in.first(in.size() / 2)) all.emplace_back(contiguous_like(sum));
   return all;
 }
 
@@ -82,12 +82,12 @@ Layouts op::AllReduce::infer(Inputs in) const {
   all.emplace_back(ticket(in[0].device()));
   return all;
 }
-PendingSums detail::start_all_reduce(Inputs x, std::shared_ptr<Communicator> comm) {
+PendingSums start_all_reduce(Inputs x, std::shared_ptr<Communicator> comm) {
   check_call(op::AllReduce::kName, x, comm);
   return {make_ref<op::AllReduce>(comm), x, comm};
 }
 Tensors all_reduce(Inputs x, std::shared_ptr<Communicator> comm) {
-  return detail::start_all_reduce(x, std::move(comm)).finish();
+  return start_all_reduce(x, std::move(comm)).finish();
 }
 
 Layouts op::ReduceScatter::infer(Inputs in) const {
@@ -104,12 +104,12 @@ Layouts op::ReduceScatter::infer(Inputs in) const {
   return all;
 }
 void op::ReduceScatter::key(StructuralHash& k) const { add_to(k, comm.get(), cuts); }
-PendingSums detail::start_reduce_scatter(Inputs x, const ShardOffsets& cuts, std::shared_ptr<Communicator> comm) {
+PendingSums start_reduce_scatter(Inputs x, const ShardOffsets& cuts, std::shared_ptr<Communicator> comm) {
   check_call(op::ReduceScatter::kName, x, comm);
   return {make_ref<op::ReduceScatter>(comm, cuts), x, comm};
 }
 Tensors reduce_scatter(Inputs x, const ShardOffsets& cuts, std::shared_ptr<Communicator> comm) {
-  return detail::start_reduce_scatter(x, cuts, std::move(comm)).finish();
+  return start_reduce_scatter(x, cuts, std::move(comm)).finish();
 }
 
 Layouts op::AllGatherParts::infer(Inputs in) const {
@@ -119,7 +119,7 @@ Layouts op::AllGatherParts::infer(Inputs in) const {
     TG_CHECK(in[w.size() + k].dtype() == DType::bf16 && in[w.size() + k].shape() == w[copied[k]].shape(), internal,
              "[{}] the copy of weight {}, {}, is {}.", kName, copied[k], w[copied[k]], in[w.size() + k]);
   Layouts all;
-  for (const Tensor& x : in) all.emplace_back(detail::contiguous_like(x));
+  for (const Tensor& x : in) all.emplace_back(contiguous_like(x));
   return all;
 }
 void op::AllGatherParts::key(StructuralHash& k) const {

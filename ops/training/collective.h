@@ -53,13 +53,13 @@ struct AllGatherParts : OpOf<AllGatherParts> {
 }  // namespace op
 
 class PendingSums;
-namespace detail {
 /// Asynchronous all_reduce() and reduce_scatter(), with the results from PendingSums::finish(). Ranks exchange data
 /// while the caller computes: on the CPU in a thread, if MPI allows threads, on GPUs in a stream.
 /// @{
 PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
 PendingSums start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
 /// @}
+namespace detail {
 /// Gives all ranks the owners' shards of each weight, in place if no other handle has the old values, and updates
 /// cast_parameter() copies. Weights are leaves, of 2 bytes or more per element. The op is not recorded.
 void all_gather_parts(Inputs w, const ShardOffsets&, std::shared_ptr<Communicator>);
@@ -75,8 +75,8 @@ class PendingSums {
   Tensors finish();
 
  private:
-  friend PendingSums detail::start_all_reduce(Inputs, std::shared_ptr<Communicator>);
-  friend PendingSums detail::start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
+  friend PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
+  friend PendingSums start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
   PendingSums(OpPtr, Inputs, std::shared_ptr<Communicator>);
   std::vector<Tensor> all_;  // inputs of FinishSums
   std::shared_ptr<Communicator> comm_;

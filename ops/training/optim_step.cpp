@@ -164,7 +164,7 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
              "[{}] the copy of weight {}, {}, is {}.", op, copied[k], in[copied[k]], copies[k]);
   check_norm(op, in.subspan(std::min(roles.size() * n + inserted, in.size())));
   Layouts l;
-  for (size_t i = 0; i < updated * n + inserted; ++i) l.emplace_back(detail::contiguous_like(in[i]));
+  for (size_t i = 0; i < updated * n + inserted; ++i) l.emplace_back(contiguous_like(in[i]));
   return l;
 }
 // Work of a step that does not read old copies.

@@ -8,7 +8,7 @@ namespace {
 struct Pair : OpOf<Pair> {
   static constexpr auto kName = "test_pair";
   Layouts infer(Inputs in) const override {
-    const Layout l = detail::contiguous_like(in[0]);
+    const Layout l = contiguous_like(in[0]);
     return {l, l};
   }
   Tensors compose(Inputs in) const override { return {in[0] * in[0] * in[1], in[0] * in[1]}; }

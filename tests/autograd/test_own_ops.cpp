@@ -34,7 +34,7 @@ namespace {
 struct Square : OpOf<Square> {
   static constexpr auto kName = "test_square";
   static constexpr DTypes kDTypes{DType::f32, DType::f64};
-  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Mask saves_in(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp& v) const override { return {v.grad() * v.in(0) * 2.0}; }
 };
@@ -52,7 +52,7 @@ TG_KERNEL(Square, cpu, square);
 // dy / 2, by a kernel that reads dy as contiguous.
 struct Halve : OpOf<Halve> {
   static constexpr auto kName = "test_halve";
-  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Tensors vjp(const Vjp& v) const override { return {emit1(stateless<Halve>(), {v.grad()})}; }
 };
 void halve(const Halve&, Bufs in, Bufs out, Context&) {
@@ -66,7 +66,7 @@ struct Triple : OpOf<Triple> {
   bool fails;
   explicit Triple(bool f = false) : fails(f) {}
   Traits traits() const override { return {.kind = OpKind::pointwise}; }
-  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   void key(StructuralHash& k) const override { k.add(fails); }
 };
 void triple(const Triple& op, Bufs in, Bufs out, Context& c) {
@@ -84,7 +84,7 @@ struct Misfit : OpOf<Misfit> {
   static constexpr auto kName = "test_misfit";
   bool rows;
   explicit Misfit(bool r) : rows(r) {}
-  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   void key(StructuralHash& k) const override { k.add(rows); }
 };
 void misfit(const Misfit& op, Bufs in, Bufs out, Context&) {
@@ -98,7 +98,7 @@ TG_KERNEL(Misfit, cpu, misfit);
 // No kernel; both a composition and a vjp.
 struct RoundThrough : OpOf<RoundThrough> {
   static constexpr auto kName = "test_round_through";
-  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Tensors compose(Inputs in) const override { return {in[0].to(DType::i32).to(in[0].dtype())}; }
   Mask saves_out(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp& v) const override { return {v.grad() * 3.0 + v.out(0) * 0.0}; }

@@ -245,7 +245,7 @@ TEST_CASE("fragmented: the JSON file has all cells") {
   report.rows = {row({2048, 1}, 1, 2, 3), row(kTinyCell, 4, 5, 6)};
   const std::string path = folder / "cells.json";
   write_fragmented_json(path, report);
-  const auto j = own_json(read_file(path));
+  const auto j = detail::own_json(read_file(path));
   check_json(j, R"({"steps": 2, "cells": [{"document": {"peak_mib": 96.3}, "fragments": null},
                                           {"document": null, "mode": "train"}]})");
   CHECK(j["cells"][1]["stored_bytes"] == stored_bytes(kTinyCell));

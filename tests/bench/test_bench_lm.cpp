@@ -257,7 +257,7 @@ TEST_CASE("lm: a timeline has the step's ranges, kernels by part and track, and 
   memory(10, 100), memory(1010, 500), memory(1020, 50), memory(1030, 9000, Device::cuda());
   memory(kBegin + kLength / 2, 70), memory(kBegin + kLength, 8000);
   const Json t = timeline_of(p, Device::cpu());
-  CHECK(text_of(t) ==
+  CHECK(detail::text_of(t) ==
         R"({"seconds":0.002,"ranges":[["profiled_step",0,0.0,0.002],["forward_pass",1,1e-06,0.000499]],)"
         R"("parts":["embedding","attention: projections","attention: scores to values","attention: rope",)"
         R"("attention: norm, residual","ffn: products","ffn: gate, norm, residual","final norm","head","loss",)"
@@ -324,14 +324,14 @@ Creating random batch...
 
   const Folder folder;
   write_lm_json(folder / "run.json", {{machine(), "wall", "abc", "bench_lm_profile --json x"}, all});
-  const auto j = own_json(read_file(folder / "run.json"));
+  const auto j = detail::own_json(read_file(folder / "run.json"));
   check_json(j, R"({"commit": "abc", "runs": [{"form": "document"}, {}, {}, {"precision": "bf16"}]})");
   CHECK(j["runs"][0]["phases"]["optimizer_step"]["seconds"].get<double>() > 0);
   CHECK(j["runs"][0]["tables"][0]["report"] == "nvtx_sum");
   CHECK(j["runs"][0]["parameters"] == all[0].parameters);
   for (size_t i = 0; i < all.size(); ++i) {
     const auto& timeline = j["runs"][i]["timeline"];
-    CHECK(timeline == own_json(text_of(all[i].timeline)));
+    CHECK(timeline == detail::own_json(detail::text_of(all[i].timeline)));
     CHECK(timeline["ranges"].size() > 20);
     CHECK(timeline["seconds"].get<double>() == Approx(all[i].step.seconds));
     size_t kernels = 0;

@@ -263,7 +263,7 @@ TEST_CASE("switchback: lines and objects are the document's") {
   CHECK(object.ends_with("}"));
   CHECK_HAS(document_object({1024, 4, 1024, false}, 64, counted()), "\"wm\": 4, \"switch\": false, ");
   const char* keys[] = {"repeat", "batch_size", "dim_out", "dim_in", "wm", "switch"};
-  const Json parsed = own_json(object);
+  const Json parsed = detail::own_json(object);
   const auto members = parsed.items();
   REQUIRE(members.size() == 25);
   for (size_t i = 0; i < 6; ++i) CHECK(members[i].key == keys[i]);
@@ -322,7 +322,7 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
   const Folder folder;
   report.rows[0].layers = layers;
   write_switchback_json(folder / "run.json", report, Peaks(0));
-  const auto j = own_json(read_file(folder / "run.json"));
+  const auto j = detail::own_json(read_file(folder / "run.json"));
   check_json(j, R"({"machine": {"threads": 2}, "dtype": "bf16", "commit": "abc", "repeat": 8, "untimed": 4, "grid": [
     {"time_global": 57, "layers": [{}, {}, {"way": "global", "speedup": 2}, {}], "best_speedup": 1.5},
     {"best_speedup": null}, {}]})");

@@ -272,7 +272,7 @@ TEST_CASE("timeit: the warm-up claim and its verdict, parts beside the whole, an
 
   const Folder folder;
   write_timeit_json(folder / "run.json", report);
-  const auto j = own_json(read_file(folder / "run.json"));
+  const auto j = detail::own_json(read_file(folder / "run.json"));
   CHECK(j["date"].get<std::string>().size() == 20);
   check_json(j, R"({"machine": {"threads": 2}, "mode": "eager", "commit": "abc", "seed": 20230310,
     "warmup_claim": {"pairs": 2, "holding": 1}, "rows": [

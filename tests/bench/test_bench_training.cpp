@@ -163,7 +163,7 @@ TEST_CASE("files of a run: JSON read back, the table beside the document") {
 
   const std::string path = folder / "run.json";
   write_training_json(path, r);
-  const auto j = own_json(read_file(path));
+  const auto j = detail::own_json(read_file(path));
   CHECK(j["machine"]["cpu"] == r.machine.cpu);
   CHECK(j["date"].get<std::string>().size() == 20);
   check_json(j, R"({"machine": {"threads": 2}, "mode": "compiled", "device": "cpu", "clock": "wall", "commit": "abc",

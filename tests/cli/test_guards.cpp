@@ -38,7 +38,7 @@ TEST_CASE("a second process in the folder of a run is refused, and changes nothi
 }
 
 namespace {
-RunConfig run_of(const Checkpoint& c) { return run_config_from_json(c.config, "checkpoint"); }
+RunConfig run_of(const Checkpoint& c) { return detail::run_config_from_json(c.config, "checkpoint"); }
 Arguments command_in(const std::string& message) {
   const size_t begin = message.rfind("`tapegrad ") + 10, end = message.find('`', begin);
   REQUIRE(end != std::string::npos);
@@ -49,7 +49,7 @@ void write_tokens(const std::string& path, char first = 0) {
   std::string ids;
   for (const char c : rhyme()) ids += {c, '\0'};
   ids[0] = char(ids[0] + first);
-  write_file_atomically(path, ids);
+  detail::write_file_atomically(path, ids);
 }
 }  // namespace
 
@@ -78,7 +78,7 @@ TEST_CASE("a command that is typed twice is refused, and both ways on that the m
   CHECK_HAS(model.errors(),
             "[train] run/model.safetensors exists, and a new run would overwrite the files in its folder.",
             "Choose another --out, or pass --overwrite.");
-  write_file_atomically(folder / "run/checkpoint.safetensors", "damaged");
+  detail::write_file_atomically(folder / "run/checkpoint.safetensors", "damaged");
   CHECK_HAS(errors_of(1, folder.path, reference.command),
             "A new run would overwrite it. Choose another --out, or pass --overwrite.");
   CHECK(Process(folder.path, with(reference.command, {"--overwrite"})).status() == 0);
@@ -153,7 +153,7 @@ TEST_CASE("no command replaces or removes an input, nor, without --overwrite, an
         CAPTURE_ALL(words, file, kind);
         const bool over = kind != "of another" && words.ends_with(" --out " + file.substr(0, file.find('/')));
         fs::create_directories(fs::path(folder / file).parent_path());
-        if (kind == "of another") write_file_atomically(folder / file, "mine, of tapegrad plot");
+        if (kind == "of another") detail::write_file_atomically(folder / file, "mine, of tapegrad plot");
         if (kind == "hard link") fs::create_hard_link(folder / input, folder / file);
         if (kind == "symbolic link") fs::create_symlink(folder / input, folder / file);
         const std::string before = read_file(folder / file);
@@ -165,7 +165,7 @@ TEST_CASE("no command replaces or removes an input, nor, without --overwrite, an
   // --no-save removes nothing, and --overwrite only what the command's kind of folder has.
   fs::create_directory(folder / "out");
   for (const std::string& file : in_out(model, {"notes", "adapter_model.safetensors"}))
-    write_file_atomically(folder / file, "mine");
+    detail::write_file_atomically(folder / file, "mine");
   const auto entries = [&] { return size_t(std::distance(fs::directory_iterator(folder / "out"), {})); };
   CHECK(run("train --no-save --overwrite --out out" + steps + shape) == 0);
   CHECK(entries() == model.size() + 4);  // log.jsonl and .lock
@@ -189,7 +189,7 @@ TEST_CASE("event files that are removed during a run end it, and the message nam
 
 TEST_CASE("a log or a lock that is a link is refused, and what it leads to stays") {
   const TextFolder folder;
-  write_file_atomically(folder / "victim", "precious");
+  detail::write_file_atomically(folder / "victim", "precious");
   const Arguments command = with(with(kTrain, {"--overwrite"}), kTiny);
   for (const char* name : {"log.jsonl", ".lock"}) {
     CAPTURE(name);

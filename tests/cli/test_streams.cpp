@@ -88,7 +88,7 @@ TEST_CASE("no control character or invalid UTF-8 of a text is written, except in
       "b\xc3\xa9\t";
   const std::string escaped = R"(a\x1b[2J\x0e\xc2\x9b31m\x07\x9b\x7f\xc0\x80\xed\xa0\x80\xe2\x80\xaeb)"
                               "\xc3\xa9";
-  write_file_atomically(folder / "text.txt", rhyme() + rhyme());
+  detail::write_file_atomically(folder / "text.txt", rhyme() + rhyme());
   REQUIRE(Process(folder.path, with(with(kTrain, {"--quiet"}), kTiny)).status() == 0);
   std::string errors;
   const auto shown = [&](int out, int in, const Arguments& more = {}) {
@@ -138,7 +138,7 @@ TEST_CASE("Ctrl-C ends tokenize, and leaves nothing of its folder") {
   REQUIRE(Process(folder.path, {"tokenizer", "--train", "text.txt", "--vocab", "260", "--out", "tok"}).status() == 0);
   std::string text;
   for (int i = 0; i < 10'000; ++i) text += rhyme();
-  write_file_atomically(folder / "long.txt", text);
+  detail::write_file_atomically(folder / "long.txt", text);
   const size_t before = folder.entries();
   Process p(folder.path,
             {"tokenize", "--tokenizer", "tok", "--in", "long.txt", "--shard-tokens", "100k", "--out", "shards"});

@@ -16,26 +16,26 @@ std::string output_of(const Folder& folder, const Arguments& words) {
 // A model that answers "he" to "t" and "as" to "c", by the template talk.jinja.
 struct Talker : Folder {
   Talker() {
-    Json tokens = own_json(R"({"?": 0, "t": 1, "h": 2, "e": 3, "c": 4, "a": 5, "s": 6, " ": 7})"),
+    Json tokens = detail::own_json(R"({"?": 0, "t": 1, "h": 2, "e": 3, "c": 4, "a": 5, "s": 6, " ": 7})"),
          added = Json::array();
     const char* special[] = {"<|u|>", "<|a|>", "<|e|>"};
     for (int64_t i = 0; i < 3; ++i) {
       tokens[special[i]] = 8 + i;
-      Json t = own_json(R"({"single_word": false, "lstrip": false, "rstrip": false, "normalized": false})");
+      Json t = detail::own_json(R"({"single_word": false, "lstrip": false, "rstrip": false, "normalized": false})");
       t["id"] = 8 + i, t["content"] = special[i], t["special"] = true;
       added.push_back(t);
     }
-    Json tokenizer = own_json(R"({"decoder": {"type": "Fuse"}, "model": {"type": "BPE", "unk_token": "?"}})");
+    Json tokenizer = detail::own_json(R"({"decoder": {"type": "Fuse"}, "model": {"type": "BPE", "unk_token": "?"}})");
     tokenizer["added_tokens"] = added, tokenizer["model"]["vocab"] = tokens,
     tokenizer["model"]["merges"] = Json::array();
-    write_file_atomically(*this / "tokens.json", text_of(tokenizer));
+    detail::write_file_atomically(*this / "tokens.json", detail::text_of(tokenizer));
     std::string ids;
     Rng rng{1};
     for (int i = 0; i < 400; ++i)
       for (const char id : rng.below(2) ? std::string{8, 1, 9, 2, 3, 10} : std::string{8, 4, 9, 5, 6, 10})
         ids += {id, '\0'};
-    write_file_atomically(*this / "ids.bin", ids);
-    write_file_atomically(*this / "talk.jinja", kTemplate);
+    detail::write_file_atomically(*this / "ids.bin", ids);
+    detail::write_file_atomically(*this / "talk.jinja", kTemplate);
     Process p(path,
               {"train",        "--data", "ids.bin",     "--tokenizer", "./tokens.json", "--out", "run",       "--quiet",
                "--layers",     "1",      "--heads",     "1",           "--width",       "16",    "--context", "16",
@@ -47,7 +47,7 @@ struct Talker : Folder {
     std::string out, errors;
   };
   Said say(const std::string& lines, const Arguments& more, int status = 0) const {
-    write_file_atomically(*this / "in", lines);
+    detail::write_file_atomically(*this / "in", lines);
     const int in = open((*this / "in").c_str(), O_RDONLY | O_CLOEXEC), out = new_file(*this / "out");
     Process p(path, with(kTalk, more), {.output = out, .input = in});
     close(in), close(out);
@@ -65,8 +65,9 @@ const Arguments kFormat = {"--chat-format", "talk.jinja"};
 TEST_CASE("the log-probabilities of generate sum to the loss of eval on the same tokens") {
   const TextFolder folder;
   REQUIRE(Process(folder.path, with(with(kTrain, {"--quiet", "--tokenizer", "char"}), kTiny)).status() == 0);
-  const Json made = own_json(output_of(folder, {"generate", "--model", "run", "--prompt", "t", "--max-tokens", "8",
-                                                "--temperature", "1.5", "--top-k", "9", "--logprobs", "--out", "-"}));
+  const Json made =
+      detail::own_json(output_of(folder, {"generate", "--model", "run", "--prompt", "t", "--max-tokens", "8",
+                                          "--temperature", "1.5", "--top-k", "9", "--logprobs", "--out", "-"}));
   double sum = 0;
   std::string text = "t";
   for (const Json& token : made["logprobs"]["content"]) {
@@ -75,7 +76,7 @@ TEST_CASE("the log-probabilities of generate sum to the loss of eval on the same
   }
   CHECK(made["logprobs"]["content"].size() == 8);
   CHECK(text == "t" + made["text"].get<std::string>());
-  write_file_atomically(folder / "same.txt", text);
+  detail::write_file_atomically(folder / "same.txt", text);
   const std::string said = output_of(folder, {"eval", "--model", "run", "--data", "same.txt"});
   const size_t at = said.find("loss ");
   REQUIRE(at != said.npos);
@@ -92,9 +93,9 @@ TEST_CASE("a prompt loop answers each line after the conversation so far, and st
   const Arguments penalty = {"--max-tokens", "3", "--presence-penalty", "50"};
   const std::string twice = talker.say("t\nt\n", with(kFormat, penalty)).out;
   const Json second =
-      own_json(output_of(talker, with({"generate", "--model", "run", "--temperature", "0", "--prompt",
-                                       "<|u|>t<|a|>he<|e|><|u|>t<|a|>", "--stop", "<|e|>", "--out", "-"},
-                                      penalty)));
+      detail::own_json(output_of(talker, with({"generate", "--model", "run", "--temperature", "0", "--prompt",
+                                               "<|u|>t<|a|>he<|e|><|u|>t<|a|>", "--stop", "<|e|>", "--out", "-"},
+                                              penalty)));
   CHECK(twice == "he\n" + second["text"].get<std::string>() + "\n");
   CHECK(second["text"].get<std::string>().substr(0, 2) != "he");
   CHECK(talker.say("", kFormat).out == "");
@@ -102,7 +103,7 @@ TEST_CASE("a prompt loop answers each line after the conversation so far, and st
   const auto cut = talker.say("t\nc\n", with(kFormat, {"--max-tokens", "1"}));
   CHECK(cut.out == "h\na\n");
   CHECK_HAS(cut.errors, "tapegrad: the answer ends at --max-tokens 1\n");
-  write_file_atomically(talker / "run/chat_template.jinja", Talker::kTemplate);  // template of the folder
+  detail::write_file_atomically(talker / "run/chat_template.jinja", Talker::kTemplate);  // template of the folder
   const auto own = talker.say("t\nc\n\n \nt", {"--max-tokens", "4"});
   CHECK(own.out == out);
   CHECK(own.errors == errors);
@@ -119,8 +120,8 @@ TEST_CASE("a prompt loop refuses formats that do not fit, and messages beyond th
     CHECK_HAS(unknown, name);
   CHECK_HAS(talker.say("t\n", {"--chat-format", "llama3"}, 1).errors,
             "[generate] the chat format llama3 needs the token <|eot_id|>, which the tokenizer of run lacks.");
-  write_file_atomically(talker / "run/tokenizer_config.json",
-                        R"({"chat_template": "{{ raise_exception('No dogs.') }}"})");
+  detail::write_file_atomically(talker / "run/tokenizer_config.json",
+                                R"({"chat_template": "{{ raise_exception('No dogs.') }}"})");
   CHECK_HAS(talker.say("t\n", {}, 1).errors, "chat template of run\n    --chat-format sets another template");
   CHECK_HAS(talker.say("tttttttttttttttt\n", kFormat, 1).errors,
             "[generate] the message and its format have 18 tokens, and the context is 16.");
@@ -159,10 +160,11 @@ TEST_CASE("on a terminal a prompt loop marks its prompt, and a wrong message doe
 
 TEST_CASE("Ctrl-C ends an answer, and the program at the prompt") {
   const Talker talker;
-  Json config = own_json(read_file(talker / "run/config.json"));
+  Json config = detail::own_json(read_file(talker / "run/config.json"));
   config["model"]["context"] = 1'000'000;
-  write_file_atomically(talker / "run/config.json", text_of(config));
-  write_file_atomically(talker / "endless.jinja", "{% for m in messages %}<|u|>{{ m.content }}{% endfor %}<|a|>");
+  detail::write_file_atomically(talker / "run/config.json", detail::text_of(config));
+  detail::write_file_atomically(talker / "endless.jinja",
+                                "{% for m in messages %}<|u|>{{ m.content }}{% endfor %}<|a|>");
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   const int out = new_file(talker / "out");

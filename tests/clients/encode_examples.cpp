@@ -32,7 +32,7 @@ int main(int count, char** words) try {
   const std::string lines = words[3];
   if (std::string_view(words[4]) == "prompt") {
     tg::detail::for_each_line(lines, [&](std::string_view line, int64_t) {
-      std::puts(tg::text_of(tg::Json(chat.encode(tokenizer, tg::own_json(line)))).c_str());
+      std::puts(tg::detail::text_of(tg::Json(chat.encode(tokenizer, tg::detail::own_json(line)))).c_str());
       return true;
     });
     return 0;
@@ -41,7 +41,7 @@ int main(int count, char** words) try {
       {&lines, 1}, tokenizer,
       {.chat = chat, .end = count > 5 ? words[5] : "", .context = std::atoll(words[4]), .skip_bad = true});
   for (const tg::Examples::Row& row : all.rows)
-    std::puts(tg::text_of(tg::Json{{"tokens", row[0]->tokens}, {"targets", row[0]->targets}}).c_str());
+    std::puts(tg::detail::text_of(tg::Json{{"tokens", row[0]->tokens}, {"targets", row[0]->targets}}).c_str());
   std::fprintf(stderr, "%lld cut, %lld skipped\n%s\n", static_cast<long long>(all.cut),
                static_cast<long long>(all.skipped), all.why.c_str());
   return 0;

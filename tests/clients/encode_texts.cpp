@@ -40,7 +40,7 @@ int main(int count, char** words) try {
       out += decoded;
     }
   }
-  tg::write_file_atomically(words[3], out);
+  tg::detail::write_file_atomically(words[3], out);
   std::printf("%.1f MB/s\n", double(bytes) / 1e6 / seconds);
   return 0;
 } catch (const tg::Error& e) {

@@ -15,7 +15,7 @@ tg::Tensor unit(const tg::Tensor& x, double epsilon) { return tg::emit1(tg::make
 tg::Layouts Centred::infer(tg::Inputs in) const {
   tg::check::ndim_at_least(kName, in[0], 1);
   tg::check::computes(kName, in[0]);
-  return {tg::detail::contiguous_like(in[0])};
+  return {tg::contiguous_like(in[0])};
 }
 tg::Tensors Centred::vjp(const tg::Vjp& v) const { return {centred(v.grad())}; }
 
@@ -23,7 +23,7 @@ tg::Layouts Unit::infer(tg::Inputs in) const {
   tg::check::ndim_at_least(kName, in[0], 1);
   tg::check::computes(kName, in[0]);
   TG_CHECK(epsilon >= 0, value, "[{}] epsilon is {}. It must be 0 or more.", kName, epsilon);
-  return {tg::detail::contiguous_like(in[0])};
+  return {tg::contiguous_like(in[0])};
 }
 // Made of ops, so that it can be differentiated again.
 tg::Tensors Unit::vjp(const tg::Vjp& v) const {

@@ -17,10 +17,10 @@ using namespace tg;
 
 TEST_CASE("file: a mapping reads a file, survives its replacement and names what cannot be read") {
   const Folder folder;
-  write_file_atomically(folder / "a", "some bytes");
+  detail::write_file_atomically(folder / "a", "some bytes");
   MappedFile file(folder / "a");
   CHECK(file.text() == "some bytes");
-  write_file_atomically(folder / "a", "other");
+  detail::write_file_atomically(folder / "a", "other");
   CHECK(file.text() == "some bytes");
   CHECK(read_file(folder / "a") == "other");
   MappedFile moved = std::move(file);
@@ -28,7 +28,7 @@ TEST_CASE("file: a mapping reads a file, survives its replacement and names what
   CHECK(file.bytes().empty());  // NOLINT: a moved mapping is empty
   moved = MappedFile(folder / "a");
   CHECK(moved.text() == "other");
-  write_file_atomically(folder / "empty", "");
+  detail::write_file_atomically(folder / "empty", "");
   CHECK(MappedFile(folder / "empty").bytes().empty());
   const std::string without_mmap = "/sys/devices/system/cpu/online";
   if (fs::exists(without_mmap)) CHECK(MappedFile(without_mmap).text().starts_with("0"));
@@ -41,7 +41,7 @@ TEST_CASE("file: a mapping reads a file, survives its replacement and names what
 TEST_CASE("file: reading by positions sees a file that is cut shorter or written to, and not one that is replaced") {
   const Folder folder;
   const std::string path = folder / "a";
-  write_file_atomically(path, "some bytes");
+  detail::write_file_atomically(path, "some bytes");
   const InputFile file(path);
   CHECK(file.size() == 10);
   std::string text(5, ' ');
@@ -52,7 +52,7 @@ TEST_CASE("file: reading by positions sees a file that is cut shorter or written
   CHECK_HAS(error([&] { read(6); }), "[file] " + path + " has 10 bytes, but 1 bytes from byte 10 on were requested.");
   file.check_unchanged();
   SUBCASE("replaced, removed") {
-    write_file_atomically(path, "other");
+    detail::write_file_atomically(path, "other");
     fs::remove(path);
     file.check_unchanged();
     read(5);
@@ -80,7 +80,7 @@ TEST_CASE("file: reading by positions sees a file that is cut shorter or written
 
 TEST_CASE("file: a log and a lock are not written through a link, nor into a pipe") {
   const Folder folder;
-  write_file_atomically(folder / "victim", "precious");
+  detail::write_file_atomically(folder / "victim", "precious");
   fs::create_symlink("victim", folder / "link");
   fs::create_symlink("nowhere", folder / "dangling");
   REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
@@ -101,13 +101,13 @@ TEST_CASE("file: a log and a lock are not written through a link, nor into a pip
 
 TEST_CASE("file: a limit that is reached is named in the advice") {
   const Folder folder;
-  write_file_atomically(folder / "a", "x");
+  detail::write_file_atomically(folder / "a", "x");
   rlimit before;
   REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
   const rlimit none{0, before.rlim_max};
   REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
   const auto read = error_of(Error::Kind::io, [&] { MappedFile(folder / "a"); });
-  const auto written = error_of(Error::Kind::io, [&] { write_file_atomically(folder / "a", "y"); });
+  const auto written = error_of(Error::Kind::io, [&] { detail::write_file_atomically(folder / "a", "y"); });
   REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
   CHECK_HAS(read, "a: Too many open files. Raise the limit of open files (ulimit -n).");
   CHECK_HAS(written, "its folder cannot be opened: Too many open files. Raise the limit of open files (ulimit -n).");
@@ -116,13 +116,13 @@ TEST_CASE("file: a limit that is reached is named in the advice") {
 TEST_CASE("file: a write that fails leaves the former file and nothing else") {
   const Folder folder;
   const std::string path = folder / "a";
-  write_file_atomically(path, "former");
+  detail::write_file_atomically(path, "former");
   SUBCASE("the producer throws in the middle") {
-    CHECK_THROWS_AS(write_file_atomically(path,
-                                          [](const Sink& write) {
-                                            write(std::as_bytes(std::span("part")));
-                                            throw std::runtime_error("stop");
-                                          }),
+    CHECK_THROWS_AS(detail::write_file_atomically(path,
+                                                  [](const Sink& write) {
+                                                    write(std::as_bytes(std::span("part")));
+                                                    throw std::runtime_error("stop");
+                                                  }),
                     std::runtime_error);
   }
   SUBCASE("the disk is full") {
@@ -131,7 +131,8 @@ TEST_CASE("file: a write that fails leaves the former file and nothing else") {
     const auto former_handler = signal(SIGXFSZ, SIG_IGN);
     const rlimit small{4096, before.rlim_max};
     REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-    const auto message = error_of(Error::Kind::io, [&] { write_file_atomically(path, std::string(10'000, 'x')); });
+    const auto message =
+        error_of(Error::Kind::io, [&] { detail::write_file_atomically(path, std::string(10'000, 'x')); });
     REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
     signal(SIGXFSZ, former_handler);
     CHECK_HAS(message, "[file] cannot write " + path + ": write of " + path + ".",
@@ -150,9 +151,9 @@ TEST_CASE("file: a write that fails leaves the former file and nothing else") {
 
 TEST_CASE("file: targets that cannot be written are named with the reason") {
   const Folder folder;
-  write_file_atomically(folder / "a", "former");
+  detail::write_file_atomically(folder / "a", "former");
   const auto write_error = [](const std::string& path) {
-    return error_of(Error::Kind::io, [&] { write_file_atomically(path, "x"); });
+    return error_of(Error::Kind::io, [&] { detail::write_file_atomically(path, "x"); });
   };
   CHECK_HAS(write_error(folder / "none/a"), "its folder cannot be opened: No such file or directory.",
             "Make the folder first");
@@ -208,7 +209,7 @@ TEST_CASE("file: what is appended to a file that has left its place is an error"
   fs::rename(folder / "run", folder / "elsewhere");
   CHECK_HAS(refused(), "[file] " + path + " was moved or replaced while it was being written. It must stay");
   fs::create_directory(folder / "run");
-  write_file_atomically(path, "another");
+  detail::write_file_atomically(path, "another");
   CHECK_HAS(refused(), "was moved or replaced while");
   CHECK(read_file(path) == "another");
   CHECK(read_file(folder / "elsewhere/log") == "a\n");
@@ -225,7 +226,7 @@ TEST_CASE("file: make_folder makes parents, takes existing ones, refuses files")
   detail::make_folder(folder / "a/b/c");
   detail::make_folder(folder / "a/b/c/");
   CHECK(fs::is_directory(folder / "a/b/c"));
-  write_file_atomically(folder / "file", "x");
+  detail::write_file_atomically(folder / "file", "x");
   const auto error = [](const std::string& path) {
     return error_of(Error::Kind::io, [&] { detail::make_folder(path); });
   };
@@ -275,7 +276,7 @@ TEST_CASE("file: each errno of each system call has an advice that is true of it
         const FileLock lock(folder / ".lock");
         CHECK(lock.missing() == (call == "flock" ? reason : ""));
         detail::make_folder(folder / "a/b");
-        write_file_atomically(folder / "a/file", "x");
+        detail::write_file_atomically(folder / "a/file", "x");
         AppendFile(folder / "a/log", AppendFile::Begin::empty).sync();
       } catch (const Error& e) {
         said = e.what();
@@ -301,7 +302,7 @@ TEST_CASE("file: each new folder is synchronised with the one it is in") {
 
 TEST_CASE("file: what is at a path, or an error when nobody can tell") {
   const Folder folder;
-  write_file_atomically(folder / "file", "x");
+  detail::write_file_atomically(folder / "file", "x");
   fs::create_symlink("b", folder / "a");
   fs::create_symlink("a", folder / "b");
   CHECK((detail::path_exists(folder / "file") && !detail::is_folder(folder / "file")));
@@ -338,13 +339,13 @@ TEST_CASE("file: temporary files of killed processes are removed, those of livin
                               path + ".x-0.tmp",
                               path + ".0-0.tmp",
                               fmt::format("{}.{}-0.tmp", folder / "other", gone)};
-  for (const std::string& name : kept) write_file_atomically(name, "x");
-  for (int i = 0; i < 3; ++i) write_file_atomically(fmt::format("{}.{}-{}.tmp", path, gone, i), "x");
+  for (const std::string& name : kept) detail::write_file_atomically(name, "x");
+  for (int i = 0; i < 3; ++i) detail::write_file_atomically(fmt::format("{}.{}-{}.tmp", path, gone, i), "x");
   detail::remove_leftovers(path);
   for (const std::string& name : kept) CHECK(fs::exists(name));
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
-  write_file_atomically(fmt::format("{}.{}-9.tmp", path, gone), "x");
-  write_file_atomically(path, "y");
+  detail::write_file_atomically(fmt::format("{}.{}-9.tmp", path, gone), "x");
+  detail::write_file_atomically(path, "y");
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
   detail::remove_leftovers(folder / "none/model.safetensors");  // nothing there
 }

@@ -241,7 +241,7 @@ TEST_CASE("a plan is written down as JSON") {
   for (const auto& f : fs::directory_iterator(folder.path)) found.push_back(f.path());
   REQUIRE(found.size() == 1);
   CHECK(found[0].extension() == ".json");
-  const auto json = own_json(read_file(found[0]));
+  const auto json = detail::own_json(read_file(found[0]));
   REQUIRE(json["nodes"].size() == 6);
   REQUIRE(json["leaves"].size() == 1);
   CHECK(json["leaves"][0]["label"].get<std::string>() == "the \"input\"");

@@ -88,7 +88,7 @@ TEST_CASE("profile tables: kernels, calls, copies and their sizes, in the order 
         "Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n"
         "71.4,1000,1,1000.0,1000.0,1000,1000,0.0,\"f<\"\"a\"\", b>\"\n"
         "28.6,400,2,200.0,200.0,100,300,141.4,gemm\n");
-  const Json j = own_json(to_json(kernels));
+  const Json j = detail::own_json(to_json(kernels));
   CHECK(j["report"] == "cuda_gpu_kern_sum");
   CHECK(j["rows"].size() == 2);
   CHECK(j["rows"][1]["Name"] == "gemm");
@@ -124,7 +124,7 @@ TEST_CASE("profile tables: kernel time by the range that made the kernels, for e
     p.kernels.push_back(table_kernel("adamw", 100, step));
   }
   p.kernels.push_back(table_kernel("copy", 50));
-  const ProfileTable t = detail::kernel_time_by_range(p);
+  const ProfileTable t = kernel_time_by_range(p);
   CHECK(to_csv(t) ==
         "Time (%),Total Time (ns),Instances,Time/Instance (ns),Kernels/Instance,Range\n"
         "95.0,950,2,475.0,4.0,step\n"
@@ -140,7 +140,7 @@ TEST_CASE("profile tables: kernel time by the range that made the kernels, for e
 }
 TEST_CASE("profile tables: an empty profile has none") {
   CHECK(profile_tables({}).empty());
-  CHECK(detail::kernel_time_by_range({}).empty());
+  CHECK(kernel_time_by_range({}).empty());
 }
 
 TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is a counter") {
@@ -156,7 +156,7 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
   detail::check_writable(path);
   CHECK(folder.entries() == 0);
   write_trace(p, path);
-  const Json j = own_json(read_file(path));
+  const Json j = detail::own_json(read_file(path));
   std::map<std::string, int> phases;
   std::map<std::pair<int, int>, std::vector<double>> ends;  // open events' ends, per track
   std::vector<std::string> names;
@@ -187,7 +187,7 @@ TEST_CASE("profile trace: a place that cannot be written is an error before the 
   CHECK_SAYS(detail::check_writable(folder.path), "it is a folder");
   CHECK_SAYS(detail::check_writable(folder / "none/trace.json"), "No such file or directory");
   const std::string path = folder / "old.json";
-  write_file_atomically(path, "old");
+  detail::write_file_atomically(path, "old");
   detail::check_writable(path);
   CHECK(read_file(path) == "old");
   CHECK(folder.entries() == 1);

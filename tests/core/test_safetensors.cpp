@@ -20,7 +20,7 @@ std::string image(const std::string& header, const std::string& data) {
 }
 std::string open_error(const std::string& content) {
   const Folder folder;
-  write_file_atomically(folder / "bad.safetensors", content);
+  detail::write_file_atomically(folder / "bad.safetensors", content);
   const auto message = error_of(Error::Kind::io, [&] { SafetensorsFile(folder / "bad.safetensors"); });
   if (message != "no error") CHECK_HAS(message, "[safetensors] " + folder / "bad.safetensors is no safetensors file: ");
   return message;
@@ -218,7 +218,7 @@ TEST_CASE("safetensors: damaged offsets") {
 TEST_CASE("safetensors: a BOOL that is neither 0 nor 1 is found when it is read") {
   const Folder folder;
   const std::string header = R"({"m":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})";
-  write_file_atomically(folder / "a", image(header, std::string("\0\1\2", 3)));
+  detail::write_file_atomically(folder / "a", image(header, std::string("\0\1\2", 3)));
   const SafetensorsFile file(folder / "a");
   CHECK_SAYS_OF(io, file.tensor("m"), "element 2 of the BOOL tensor 'm' is 2, neither 0 nor 1");
 }

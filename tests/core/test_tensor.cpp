@@ -255,7 +255,7 @@ TEST_CASE("reading: dtype, layout and count are checked") {
   CHECK_SAYS(x.size(2), "[size]");
   CHECK(slice(x, 0, 1, 2).data<float>() == x.data<float>() + 3);
   CHECK_FALSE(bool(Tensor()));
-  CHECK(describe(Tensor()) == "an empty tensor");
+  CHECK(detail::describe(Tensor()) == "an empty tensor");
 }
 TEST_CASE("assign repoints one variable for all its handles") {
   Tensor w = filled({2}, 1.f), same_w = w;

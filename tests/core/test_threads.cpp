@@ -294,10 +294,10 @@ TEST_CASE("sums over ranks in a thread, while the caller computes") {
   const auto ranks = std::make_shared<EchoRank>();
   const Tensor x = random<float>({50, 400}, 1), y = random<float>({30, 7}, 2);
   for (int i = 0; i < 20; ++i) {
-    PendingSums a = detail::start_all_reduce(std::array{x}, ranks), b = detail::start_all_reduce(std::array{y}, ranks);
+    PendingSums a = start_all_reduce(std::array{x}, ranks), b = start_all_reduce(std::array{y}, ranks);
     const Tensor beside = matmul(x, transpose(x));
     check_sum(a.finish()[0], x);
-    PendingSums c = detail::start_all_reduce(std::array{sum(beside) + zeros({4})}, ranks);
+    PendingSums c = start_all_reduce(std::array{sum(beside) + zeros({4})}, ranks);
     check_sum(b.finish()[0], y);
     check_sum(c.finish()[0], sum(beside) + zeros({4}));
   }
@@ -310,7 +310,7 @@ TEST_CASE("sums over ranks in a thread keep the values that they began with: eag
   const auto fake = Communicator::fake(2);
   const auto f = [&](Inputs in) {
     const Tensor w = in[0].detach() * 1.0, v = in[0].detach() * 1.0;
-    PendingSums sums = detail::start_all_reduce(std::array{w, v}, ranks);
+    PendingSums sums = start_all_reduce(std::array{w, v}, ranks);
     w.assign(in[1] + 1.0);
     detail::all_gather_parts(std::array{v}, {0, 0, v.numel()}, fake);  // updates v in place, if it may
     Tensor more = in[1];
@@ -334,7 +334,7 @@ TEST_CASE("sums over ranks in a thread have ended when their memory is freed, wh
   const Tensor x = random<float>({50, 400}, 1);
   const auto start = [&] {
     ranks->exchanges = 0;
-    return detail::start_all_reduce(std::array{x}, ranks);
+    return start_all_reduce(std::array{x}, ranks);
   };
   const auto has_ended = [&] { return ranks->exchanges == 2; };
   {
@@ -367,7 +367,7 @@ TEST_CASE("sums over ranks in a thread have ended when their memory is freed, wh
     CHECK(has_ended());
   }
   const auto compiled = compile([&](Inputs in) {
-    const Tensor sum = detail::start_all_reduce(std::array{in[0]}, ranks).finish()[0];
+    const Tensor sum = start_all_reduce(std::array{in[0]}, ranks).finish()[0];
     return std::vector<Tensor>{looked_up(in[1]), sum};
   });
   for (int i = 0; i < 3; ++i) {
@@ -382,7 +382,7 @@ TEST_CASE("sums over ranks in a thread have ended when their memory is freed, wh
 TEST_CASE("sums over ranks: what is refused") {
   const auto ranks = std::make_shared<EchoRank>();
   const Tensor x = random<float>({5, 4}, 1);
-  PendingSums sums = detail::start_all_reduce(std::array{x}, ranks);
+  PendingSums sums = start_all_reduce(std::array{x}, ranks);
   check_sum(sums.finish()[0], x);
   CHECK_SAYS(sums.finish(), "[finish_sums] these sums were finished before.");
   CHECK_SAYS(emit(make_ref<op::AllReduce>(ranks), std::array{transpose(x)}),

@@ -32,7 +32,7 @@ struct TemporaryFile {
   const Folder folder;
   std::string path = folder / "gemm.json";
   std::string text() const { return read_file(path); }
-  void write(const std::string& s) const { write_file_atomically(path, s); }
+  void write(const std::string& s) const { detail::write_file_atomically(path, s); }
 };
 std::string replaced(std::string s, std::string_view from, std::string_view to) {
   const size_t at = s.find(from);
@@ -44,7 +44,7 @@ std::string sealed(const std::string& text) {
   if (all.is_null()) return text;
   for (size_t i = 0; i < all["algorithms"].size(); ++i)
     all["algorithms"][i] = cuda::with_checksum(all["algorithms"][i]);
-  return text_of(all);
+  return detail::text_of(all);
 }
 // 10 bits of fraction, nearest even.
 Tensor to_tf32(const Tensor& x) {

@@ -29,7 +29,7 @@ struct Copied : OpOf<Copied> {
   std::shared_ptr<int> runs;
   int number;
   Copied(Also a, std::shared_ptr<int> r) : also(a), runs(std::move(r)), number(*runs) {}
-  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Traits traits() const override { return {.dynamic_attributes = true}; }
   OpPtr for_next_step(const Rng&) const override {
     ++*runs;

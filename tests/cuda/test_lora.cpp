@@ -61,7 +61,7 @@ TEST_CASE("LoRA: adapters are trained on the device, saved, and loaded on the CP
   std::vector<std::vector<StepRecord>> losses;
   for (const Device d : {Device::cpu(), Device::cuda()}) {
     auto [base, model] = new_gpt(small, Params(d, 1));
-    const std::string weights = detail::weights_hash(base);
+    const std::string weights = weights_hash(base);
     const Lora lora = apply_lora(model, base, kConfig);
     Trainer trainer(model, lora.params(), bytes_of(rhyme()), c);
     losses.push_back(rest_of(trainer));

@@ -101,11 +101,11 @@ TEST_CASE("sums under way: several at once, between ops, finished in any order o
   const std::vector<Tensor> mine = inputs(world()->rank());
   const auto f = [](Inputs x) {
     const ShardOffsets cuts = cuts_of(x[0].numel())[0];
-    PendingSums a = detail::start_all_reduce(x, world());
-    PendingSums b = detail::start_reduce_scatter(std::array{x[0] * 2.0}, cuts, world());
+    PendingSums a = start_all_reduce(x, world());
+    PendingSums b = start_reduce_scatter(std::array{x[0] * 2.0}, cuts, world());
     const Tensor beside = sum(exp(x[0] * 1e-9));
     const Tensor parts = b.finish()[0];
-    PendingSums c = detail::start_all_reduce(std::array{sum(parts).to(DType::f64)}, world());
+    PendingSums c = start_all_reduce(std::array{sum(parts).to(DType::f64)}, world());
     std::vector<Tensor> all{beside, parts};
     for (const Tensor& t : a.finish()) all.push_back(t + t);
     all.push_back(c.finish()[0]);
@@ -121,11 +121,11 @@ TEST_CASE("sums under way: several at once, between ops, finished in any order o
   };
   in_all_modes(f, mine, check);
   {
-    PendingSums dropped = detail::start_all_reduce(mine, world());
+    PendingSums dropped = start_all_reduce(mine, world());
     const PendingSums moved = std::move(dropped);
   }
   {
-    const PendingSums pending = detail::start_all_reduce(mine, world());
+    const PendingSums pending = start_all_reduce(mine, world());
     const Tensor index = tensor(std::vector<int64_t>{7}, {1});
     CHECK_SAYS(embedding(index, zeros({2, 2})), "[embedding] id 7 at position");
   }
@@ -254,7 +254,7 @@ TEST_CASE("collectives of a lazy or compiled program run in the order of their c
 TEST_CASE("a sum of a lazy or compiled program starts as soon as it can, and is waited for as late as it was called") {
   const auto f = [](Inputs in) {
     const Tensor early = in[0] * 3.0;
-    PendingSums sums = detail::start_all_reduce(std::array{exp(in[0])}, world());
+    PendingSums sums = start_all_reduce(std::array{exp(in[0])}, world());
     Tensor y = in[0];
     for (int i = 0; i < 3; ++i) y = matmul(y, y);
     const Tensor z = sums.finish()[0];

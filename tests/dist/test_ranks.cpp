@@ -121,7 +121,7 @@ TEST_CASE("a sharded optimiser: less memory, and states that any number of ranks
   TrainConfig c = config(world()->size());
   const auto with = [&](const std::shared_ptr<Communicator>& comm, bool shard) {
     c.shard_optimizer = shard;
-    return make_optimizer(c, params.trainable(), comm);
+    return detail::make_optimizer(c, params.trainable(), comm);
   };
   int64_t before = memory_stats(Device::cpu()).live;
   const auto whole = with(world(), false);

@@ -17,12 +17,12 @@ namespace {
 const GptConfig kTiny{.vocab_size = 256, .context = 4, .layers = 1, .heads = 1, .width = 4, .ff_width = 4};
 
 void check_config(std::string_view text) {
-  const auto config = fuzz::accepted([&] { return gpt_config_from_json(text); });
-  if (config) TG_FUZZ_CHECK(gpt_config_from_json(to_json(*config)) == *config);
+  const auto config = fuzz::accepted([&] { return detail::gpt_config_from_json(text); });
+  if (config) TG_FUZZ_CHECK(detail::gpt_config_from_json(to_json(*config)) == *config);
 }
 void check_same(const RunConfig& a, const RunConfig& b) {  // paths may have bytes that JSON lacks
   TG_FUZZ_CHECK(a.model == b.model && to_json(a.train) == to_json(b.train) &&
-                text_of(Json(a.tokenizer)) == text_of(Json(b.tokenizer)));
+                detail::text_of(Json(a.tokenizer)) == detail::text_of(Json(b.tokenizer)));
 }
 Settings read(std::string_view text) {
   Settings settings;
@@ -33,7 +33,7 @@ void check_run(const Settings& settings) {
   const auto run = fuzz::accepted([&] { return settings.run(); });
   if (!run) return;
   const std::string text = R"({"model":)" + to_json(run->model) + R"(,"train":)" + to_json(run->train) +
-                           R"(,"tokenizer":)" + text_of(Json(run->tokenizer)) + "}";
+                           R"(,"tokenizer":)" + detail::text_of(Json(run->tokenizer)) + "}";
   check_same(read(text).run(), *run);
 }
 void check_word(std::string_view text) {

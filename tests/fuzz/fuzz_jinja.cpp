@@ -7,7 +7,7 @@
 using namespace tg;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const Json context = own_json(
+  static const Json context = detail::own_json(
       R"({"messages":[{"role":"user","content":"é <a>"},{"n":[1,2.5,null]}],"s":"a b","l":[3,1],"d":{"k":true}})");
   const std::string text(reinterpret_cast<const char*>(data), size);
   const auto program = fuzz::accepted([&] { return JinjaTemplate(text); });

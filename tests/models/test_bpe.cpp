@@ -13,7 +13,7 @@ using namespace tg;
 using Ids = std::vector<int64_t>;
 
 const Json& fixture() {
-  static const Json json = own_json(read_file(TG_TEST_DATA "/tokenizers.json"));
+  static const Json json = detail::own_json(read_file(TG_TEST_DATA "/tokenizers.json"));
   return json;
 }
 Json json_of(std::string_view name) {
@@ -22,7 +22,7 @@ Json json_of(std::string_view name) {
   FAIL("no case " << std::string(name));
   return {};
 }
-BpeTokenizer of(const Json& json) { return BpeTokenizer::from_json(text_of(json), "t.json"); }
+BpeTokenizer of(const Json& json) { return BpeTokenizer::from_json(detail::text_of(json), "t.json"); }
 std::string bpe_refusal(const Json& json) {
   return error_of(Error::Kind::value, [&] { of(json); });
 }
@@ -42,7 +42,7 @@ constexpr const char* kTiny = R"({"added_tokens": [{"id": 5, "content": "<e>", "
   "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a+|b"}, "behavior": "Isolated"}, "post_processor": null,
   "decoder": {"type": "Fuse"},
   "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "aa": 2, "aaa": 4}, "merges": ["a a", ["aa", "a"]]}})";
-Json tiny_bpe() { return own_json(kTiny); }
+Json tiny_bpe() { return detail::own_json(kTiny); }
 }  // namespace
 
 TEST_CASE("bpe: ids and texts of tokenizers") {
@@ -262,18 +262,18 @@ TEST_CASE("bpe: other files, and the tokenizers of bytes and characters as token
   const Folder folder;
   std::string merges = "#version: 0.2\n";
   for (const Json& m : model["merges"]) merges += m[0].get<std::string>() + " " + m[1].get<std::string>() + "\r\n";
-  write_file_atomically(folder / "vocab.json", text_of(model["vocab"]));
-  write_file_atomically(folder / "merges.txt", merges);
+  detail::write_file_atomically(folder / "vocab.json", detail::text_of(model["vocab"]));
+  detail::write_file_atomically(folder / "merges.txt", merges);
   const std::string text = "I'm here, 12 of the models.\n \xff";
   CHECK(read_tokenizer(folder.path).encode(text) == t.encode(text));
-  write_file_atomically(folder / "tokenizer.json", t.to_json());
+  detail::write_file_atomically(folder / "tokenizer.json", t.to_json());
   CHECK(read_tokenizer(folder.path).to_json() == t.to_json());
   CHECK(read_tokenizer(folder / "tokenizer.json").encode(text) == t.encode(text));
-  const BpeTokenizer bytes = BpeTokenizer::from_json(detail::tokenizer_json(ByteTokenizer()), "bytes");
+  const BpeTokenizer bytes = BpeTokenizer::from_json(tokenizer_json(ByteTokenizer()), "bytes");
   CHECK(bytes.vocab_size() == 256);
   CHECK(bytes.encode(text) == ByteTokenizer().encode(text));
-  const Json characters = own_json(detail::tokenizer_json(CharTokenizer::from_text("b\u00e9a")));
-  CHECK(text_of(characters["model"]["vocab"]) == R"({"a":0,"b":1,"é":2})");
+  const Json characters = detail::own_json(tokenizer_json(CharTokenizer::from_text("b\u00e9a")));
+  CHECK(detail::text_of(characters["model"]["vocab"]) == R"({"a":0,"b":1,"é":2})");
   CHECK(characters["model"]["type"] == Json("WordLevel"));
   CHECK_SAYS_OF(io, read_tokenizer(folder / "none"), "none");
   CHECK_SAYS_OF(value, read_tokenizer(folder / "tokenizer.model"), "tokenizer.model is no tokenizer.json");
@@ -306,9 +306,11 @@ TEST_CASE("bpe: what a tokenizer.json must not have is refused with its path") {
     change(json);
     return bpe_refusal(json);
   };
-  const auto set = [&](const char* key, const char* value) { return with([&](Json& j) { j[key] = own_json(value); }); };
+  const auto set = [&](const char* key, const char* value) {
+    return with([&](Json& j) { j[key] = detail::own_json(value); });
+  };
   const auto set_model = [&](const char* key, const char* value) {
-    return with([&](Json& j) { j["model"][key] = own_json(value); });
+    return with([&](Json& j) { j["model"][key] = detail::own_json(value); });
   };
   CHECK(with([](Json&) {}) == "no error");
   CHECK_HAS(set("pre_tokenizer", R"({"type":"Sequence","pretokenizers":[{"type":"Digits"},{"type":"Bert"}]})"),
@@ -341,7 +343,7 @@ TEST_CASE("bpe: what a tokenizer.json must not have is refused with its path") {
   CHECK_HAS(set_model("merges", R"([["a"]])"), "which is neither two words nor a pair of strings");
   CHECK_HAS(set_model("unk_token", R"("<unk>")"), R"(model.unk_token is "<unk>", which is not in the vocabulary)");
   CHECK_HAS(set_model("ignore_merges", "3"), "model.ignore_merges is neither true nor false");
-  CHECK_HAS(bpe_refusal(own_json("{}")), "model is not an object");
+  CHECK_HAS(bpe_refusal(detail::own_json("{}")), "model is not an object");
   const auto refused_text = [](const std::string& text) {
     return error_of(Error::Kind::value, [&] { BpeTokenizer::from_json(text, "t.json"); });
   };
@@ -351,7 +353,7 @@ TEST_CASE("bpe: what a tokenizer.json must not have is refused with its path") {
 }
 
 TEST_CASE("bpe: NFC composes, sorts marks, and leaves other bytes alone") {
-  Json json = own_json(detail::tokenizer_json(ByteTokenizer()));
+  Json json = detail::own_json(tokenizer_json(ByteTokenizer()));
   json["normalizer"] = Json{{"type", "NFC"}};
   const BpeTokenizer t = of(json);
   const auto nfc = [&](std::string_view text) { return t.decode(t.encode(text)); };

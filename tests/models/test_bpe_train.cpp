@@ -14,7 +14,7 @@ namespace {
 using namespace tg;
 using Merges = std::vector<std::vector<std::string>>;
 
-Json model_of(const BpeTokenizer& t) { return own_json(t.to_json())["model"]; }
+Json model_of(const BpeTokenizer& t) { return detail::own_json(t.to_json())["model"]; }
 Merges merges_of(const BpeTokenizer& t) {
   Merges all;
   const Json model = model_of(t);
@@ -25,7 +25,7 @@ std::vector<std::string> written(const Folder& folder, const std::vector<std::st
   std::vector<std::string> paths;
   for (const std::string& text : texts) {
     paths.push_back(folder / fmt::format("{}.txt", paths.size()));
-    write_file_atomically(paths.back(), text);
+    detail::write_file_atomically(paths.back(), text);
   }
   return paths;
 }
@@ -75,7 +75,7 @@ std::string hostile_text(Rng& rng, size_t n) {
 }  // namespace
 
 TEST_CASE("train_bpe: tokens and merges are those of tokenizers") {
-  const Json fixture = own_json(read_file(TG_TEST_DATA "/bpe_training.json"));
+  const Json fixture = detail::own_json(read_file(TG_TEST_DATA "/bpe_training.json"));
   const Folder folder;
   std::vector<std::string> paths = written(folder, {fixture["text"].get<std::string>()});
   paths.insert(paths.begin(), TG_TEST_DATA "/prose.txt");
@@ -186,7 +186,7 @@ TEST_CASE("train_bpe: wrong settings and texts are refused") {
   const std::vector<std::string> text = written(folder, {"the cat the cat"});
   const auto with = [&](BpeTraining o) { return train_bpe(text, o); };
   const auto on = [&](const std::string& name, std::string_view content) {
-    write_file_atomically(folder / name, content);
+    detail::write_file_atomically(folder / name, content);
     return train_bpe(std::vector{text[0], folder / name}, {});
   };
   expect(REFUSES(train_bpe({}, {}), value, "no text is named"));

@@ -123,9 +123,9 @@ TEST_CASE("chat: the stop of a template, or what stands there and is no token") 
 
 TEST_CASE("chat: a template of a file; JSON, a wrong name and roles out of turn are refused") {
   const Folder folder;
-  write_file_atomically(folder / "f.jinja", "{{ bos_token }}{{ messages[0].content }}");
+  detail::write_file_atomically(folder / "f.jinja", "{{ bos_token }}{{ messages[0].content }}");
   CHECK(ChatTemplate::named(folder / "f.jinja", {{"bos_token", "<s>"}}).render(kTurn) == "<s>Hi");
-  write_file_atomically(folder / "f.json", R"({"user_prefix": "Q: "})");
+  detail::write_file_atomically(folder / "f.json", R"({"user_prefix": "Q: "})");
   CHECK_SAYS(ChatTemplate::named(folder / "f.json"), "f.json is JSON, as chat formats of earlier versions were.");
   CHECK_SAYS_OF(io, ChatTemplate::named("./missing.jinja"), "missing.jinja");
   CHECK_SAYS(ChatTemplate::named("chatlm"), "Did you mean 'chatml'?");
@@ -142,8 +142,8 @@ TEST_CASE("chat: a template of a file; JSON, a wrong name and roles out of turn 
 TEST_CASE("chat: special tokens come from the files of the tokenizer; templates lose {% generation %} and no text") {
   const Folder folder;
   CHECK(detail::special_tokens_of({"", folder.path}, chat_tokenizer()) == Json{{"eos_token", "</s>"}});
-  write_file_atomically(folder / "tokenizer_config.json",
-                        R"({"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>", "pad_token": null})");
+  detail::write_file_atomically(folder / "tokenizer_config.json",
+                                R"({"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>", "pad_token": null})");
   CHECK(detail::special_tokens_of({folder.path}, chat_tokenizer()) ==
         Json{{"eos_token", "<|im_end|>"}, {"bos_token", "<s>"}});
   const std::string tagged =

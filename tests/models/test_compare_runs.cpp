@@ -20,7 +20,7 @@ struct Passed : OpOf<Passed> {
   static constexpr auto kName = "test_passed";
   Fault fault;
   explicit Passed(Fault f) : fault(f) {}
-  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Tensors vjp(const Vjp& v) const override { return {v.grad() * (fault == Fault::gradient ? 1.001 : 1.0)}; }
   void key(StructuralHash& k) const override { k.add(int(fault)); }
 };
@@ -38,7 +38,7 @@ TG_KERNEL(Passed, cpu, passed_cpu);
 
 struct Doubled : OpOf<Doubled> {  // no kernel: made of two
   static constexpr auto kName = "test_doubled";
-  Layouts infer(Inputs in) const override { return {detail::contiguous_like(in[0])}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Tensors compose(Inputs in) const override { return {(in[0] * 1.0) + in[0]}; }
 };
 
@@ -273,10 +273,10 @@ TEST_CASE("report: worst first, all on demand, and JSON with everything") {
   CHECK(size_t(std::count(all.begin(), all.end(), '\n')) == 2 + c.tensors.size());
   CHECK_HAS(to_table(of_own(Fault::none)), "all within their tolerance");
   CHECK_HAS(to_table(of_oracle("gpt_nano", kF32, kF32)), "all equal");
-  const auto j = own_json(to_json(c));
+  const auto j = detail::own_json(to_json(c));
   check_json(j, R"({"reference": "cpu/f64", "other": "cpu/f32", "within": false,
                     "first_apart": {"name": "own.middle test_passed"}})");
   CHECK(j["tensors"].size() == c.tensors.size());
   CHECK(j["tensors"][0]["stage"] == "weights");
-  check_json(own_json(to_json(of_own(Fault::nan))), R"({"first_apart": {"error": null, "within": false}})");
+  check_json(detail::own_json(to_json(of_own(Fault::nan))), R"({"first_apart": {"error": null, "within": false}})");
 }

@@ -28,9 +28,9 @@ std::vector<int32_t> token_values(const Tensor& t) { return t.to_vector<int32_t>
 
 TEST_CASE("data: texts are joined in the order given") {
   const Folder folder;
-  write_file_atomically(folder / "a", "one\n");
-  write_file_atomically(folder / "b", "two");
-  write_file_atomically(folder / "empty", "");
+  detail::write_file_atomically(folder / "a", "one\n");
+  detail::write_file_atomically(folder / "b", "two");
+  detail::write_file_atomically(folder / "empty", "");
   const auto read = [&](std::vector<std::string> names) {
     for (auto& name : names) name = folder / name;
     return read_texts(names);
@@ -45,7 +45,7 @@ TEST_CASE("data: texts are joined in the order given") {
 TEST_CASE("data: tokens in memory and in a file read the same") {
   const Folder folder;
   const Ids ids{0, 258, 65535, 7};
-  write_file_atomically(folder / "t.bin", std::string_view("\0\0\2\1\xff\xff\7\0", 8));
+  detail::write_file_atomically(folder / "t.bin", std::string_view("\0\0\2\1\xff\xff\7\0", 8));
   const TokenData file = TokenData::from_file(folder / "t.bin"), memory = TokenData::from_tokens(ids);
   CHECK(file.size() == 4);
   CHECK(file.name() == folder / "t.bin");
@@ -56,8 +56,8 @@ TEST_CASE("data: tokens in memory and in a file read the same") {
   TokenData part = [&] { return TokenData::from_file(folder / "t.bin").slice(1, 4).slice(0, 2); }();  // keeps the file
   CHECK(all_of(part) == std::vector<int32_t>{258, 65535});
   CHECK(memory.slice(4, 4).size() == 0);
-  write_file_atomically(folder / "odd.bin", "abc");
-  write_file_atomically(folder / "empty.bin", "");
+  detail::write_file_atomically(folder / "odd.bin", "abc");
+  detail::write_file_atomically(folder / "empty.bin", "");
   const auto open = [&](const char* name) {
     return error_of(Error::Kind::io, [&] { TokenData::from_file(folder / name); });
   };
@@ -74,7 +74,7 @@ TEST_CASE("data: NumPy files of tokens, of 16 and 32 bits") {
     std::string text = "\x93NUMPY";
     text += {version, 0, char(uint8_t(dict.size() + 1)), 0};
     if (version > 1) text += std::string(2, '\0');
-    write_file_atomically(folder / "t.npy", text.append(dict).append("\n").append(content));
+    detail::write_file_atomically(folder / "t.npy", text.append(dict).append("\n").append(content));
     return folder / "t.npy";
   };
   const auto read = [&](auto... words) { return all_of(TokenData::from_file(array(words...))); };
@@ -116,9 +116,9 @@ TEST_CASE("data: NumPy files of tokens, of 16 and 32 bits") {
   CHECK_HAS(refused("{'descr': '<u2', 'fortran_order': False, 'shape': (0,), }", ""sv), "has no tokens");
   CHECK_HAS(refused("{'descr': '<u2', 'fortran_order': False, 'shape': (18446744073709551617,), }", ""sv), "holds {");
   CHECK_HAS(refused(kNarrow, "\1\2\3\4"sv, char(4)), "has an unknown version");
-  write_file_atomically(folder / "t.npy", std::string_view("\x93NUMPY\1\0\xff\xff{'descr'", 17));
+  detail::write_file_atomically(folder / "t.npy", std::string_view("\x93NUMPY\1\0\xff\xff{'descr'", 17));
   CHECK_SAYS_OF(io, TokenData::from_file(folder / "t.npy"), "a header that is cut off");
-  write_file_atomically(folder / "t.npy", "\x93NUMP");
+  detail::write_file_atomically(folder / "t.npy", "\x93NUMP");
   CHECK_SAYS_OF(io, TokenData::from_file(folder / "t.npy"), "does not begin as a file of");
   fs::rename(array(kNarrow, "\1\2\3\4"sv), folder / "t.bin");
   CHECK(all_of(TokenData::from_file(folder / "t.bin")) == std::vector<int32_t>{513, 1027});  // found by its content
@@ -176,7 +176,7 @@ TEST_CASE("data: a text is encoded in pieces, into as few bytes as its vocabular
 TEST_CASE("data: a token file that is cut shorter or written to while it is in use is an error") {
   const Folder folder;
   const std::string path = folder / "t.bin";
-  write_file_atomically(path, std::string(20'000, '\1'));
+  detail::write_file_atomically(path, std::string(20'000, '\1'));
   const TokenData data = TokenData::from_file(path), part = data.split(0.5).val;
   std::vector<int32_t> some(5000);
   data.copy(0, some);
@@ -185,7 +185,7 @@ TEST_CASE("data: a token file that is cut shorter or written to while it is in u
   CHECK(data.bytes() == 0);
   CHECK_SAYS_OF(value, data.check_vocabulary(257), "token 257 at position 0 of " + path);
   SUBCASE("replaced") {
-    write_file_atomically(path, "ab");
+    detail::write_file_atomically(path, "ab");
     part.copy(0, some);
     part.check_unchanged();
   }

@@ -12,7 +12,7 @@ using Texts = std::vector<std::string>;
 
 constexpr int64_t kEnd = 256, kOther = 257;
 BpeTokenizer byte_level(const Texts& special = {"<|endoftext|>", "<|x|>"}) {
-  Json json = own_json(detail::tokenizer_json(ByteTokenizer()));
+  Json json = detail::own_json(tokenizer_json(ByteTokenizer()));
   Json added = Json::array();
   for (const std::string& name : special)
     added.push_back({{"id", kEnd + int64_t(added.size())},
@@ -23,7 +23,7 @@ BpeTokenizer byte_level(const Texts& special = {"<|endoftext|>", "<|x|>"}) {
                      {"normalized", false},
                      {"special", true}});
   json["added_tokens"] = added;
-  return BpeTokenizer::from_json(text_of(json), "t.json");
+  return BpeTokenizer::from_json(detail::text_of(json), "t.json");
 }
 Texts documents_of(const Texts& paths, DocumentKind kind) {
   Texts all;
@@ -35,7 +35,7 @@ struct Encoded : EncodedDocuments {
 };
 Encoded encoded(const Tokenizer& t, const Texts& paths, DocumentOptions how = {}) {
   Encoded e;
-  static_cast<EncodedDocuments&>(e) = encode_documents(
+  static_cast<EncodedDocuments&>(e) = detail::encode_documents(
       t, paths, how, [&](std::span<const int64_t> ids) { e.ids.insert(e.ids.end(), ids.begin(), ids.end()); });
   return e;
 }
@@ -44,8 +44,8 @@ Encoded encoded(const Tokenizer& t, const Texts& paths, DocumentOptions how = {}
 TEST_CASE("documents: a text file is one, its lines are some, and each line of JSON is one") {
   const Folder f;
   const std::string a = f / "a.txt", b = f / "b.jsonl";
-  write_file_atomically(a, "one\n\n two \r\nthree");
-  write_file_atomically(b, "{\"text\": \"x\\ny\", \"id\": 3}\n \n{\"text\": \"\"}\n{\"text\": \"z\"}");
+  detail::write_file_atomically(a, "one\n\n two \r\nthree");
+  detail::write_file_atomically(b, "{\"text\": \"x\\ny\", \"id\": 3}\n \n{\"text\": \"\"}\n{\"text\": \"z\"}");
   CHECK(documents_of({a}, DocumentKind::file) == Texts{"one\n\n two \r\nthree"});
   CHECK(documents_of({a}, DocumentKind::line) == Texts{"one", " two ", "three"});
   CHECK(documents_of({b, a}, DocumentKind::file) == Texts{"x\ny", "z", "one\n\n two \r\nthree"});
@@ -58,12 +58,12 @@ TEST_CASE("documents: a text file is one, its lines are some, and each line of J
 TEST_CASE("documents: each ends by the end-of-text token, once") {
   const Folder f;
   const std::string a = f / "a.jsonl";
-  write_file_atomically(a, R"({"text": "ab"})"
-                           "\n"
-                           R"({"text": "c<|endoftext|>"})"
-                           "\n"
-                           R"({"text": "<|x|>"})"
-                           "\n");
+  detail::write_file_atomically(a, R"({"text": "ab"})"
+                                   "\n"
+                                   R"({"text": "c<|endoftext|>"})"
+                                   "\n"
+                                   R"({"text": "<|x|>"})"
+                                   "\n");
   const BpeTokenizer t = byte_level();
   CHECK(t.end_of_text() == kEnd);
   const Encoded parsed = encoded(t, {a}, {.special = SpecialTokens::parse});
@@ -80,8 +80,8 @@ TEST_CASE("documents: each ends by the end-of-text token, once") {
 
 TEST_CASE("documents: without an end-of-text token they are joined") {
   const Folder f;
-  write_file_atomically(f / "a.txt", "ab\ncd");
-  write_file_atomically(f / "b.txt", "e");
+  detail::write_file_atomically(f / "a.txt", "ab\ncd");
+  detail::write_file_atomically(f / "b.txt", "e");
   const Texts both{f / "a.txt", f / "b.txt"};
   const ByteTokenizer bytes;
   CHECK(bytes.end_of_text() == -1);
@@ -104,21 +104,21 @@ TEST_CASE("documents: many, on all threads, have the ids of each one alone, howe
   const auto add = [&](size_t n) {
     std::string text(n, ' ');
     for (char& c : text) c = "abc <|>\n"[rng.below(8)];
-    lines += text_of(Json{{"text", text}}) + "\n";
+    lines += detail::text_of(Json{{"text", text}}) + "\n";
     for (const int64_t id : t.encode(text)) want.push_back(id);
     want.push_back(kEnd);
   };
   for (int i = 0; i < 3000; ++i) add(1 + size_t(rng.below(200)));
   add(9 << 20);  // longer than what is read at a time
   add(1);
-  write_file_atomically(path, lines);
+  detail::write_file_atomically(path, lines);
   CHECK(encoded(t, {path}).ids == want);
 }
 
 TEST_CASE("documents: wrong files and lines are refused by their place") {
   const Folder f;
   const auto refused = [&](const char* name, std::string_view content) {
-    write_file_atomically(f / name, content);
+    detail::write_file_atomically(f / name, content);
     return error_of([&] { documents_of({f / name}, DocumentKind::file); });
   };
   CHECK_HAS(refused("cut.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b"), "line 2 of " + f / "cut.jsonl");
@@ -129,14 +129,14 @@ TEST_CASE("documents: wrong files and lines are refused by their place") {
   for (const std::string key : {"messages", "conversations", "prompt", "instruction", "text"})
     for (const std::string begin : {"[{", " \n[\n  {", "{", "{\n  "})
       for (const DocumentKind kind : {DocumentKind::file, DocumentKind::line}) {
-        write_file_atomically(f / "data.json", begin + "\"" + key + "\": \"a\"");
+        detail::write_file_atomically(f / "data.json", begin + "\"" + key + "\": \"a\"");
         CHECK_SAYS(documents_of({f / "data.json"}, kind),
                    "data.json is JSON with \"" + key + "\", and would be learned");
       }
-  write_file_atomically(f / "other.json", R"({"a": 1})");
+  detail::write_file_atomically(f / "other.json", R"({"a": 1})");
   CHECK(documents_of({f / "other.json"}, DocumentKind::file).size() == 1);
   CHECK_HAS(refused("empty.jsonl", ""), "is empty");
-  write_file_atomically(f / "blank", "\n \n");
+  detail::write_file_atomically(f / "blank", "\n \n");
   CHECK_SAYS(encoded(byte_level(), {f / "blank"}, {.documents = DocumentKind::line}),
              "has no document: its lines are blank");
   CHECK_SAYS(read_texts(Texts{f / "blank"}, DocumentKind::line), "has no document: its lines are blank");

@@ -13,7 +13,7 @@ using namespace tg;
 namespace {
 struct Lines : Folder {
   Examples read(const std::string& text, ExampleOptions o = {}) const {
-    write_file_atomically(*this / "d.jsonl", text);
+    detail::write_file_atomically(*this / "d.jsonl", text);
     if (o.context == 0) o.context = 1000;
     const std::string file = *this / "d.jsonl";
     return read_examples({&file, 1}, chat_tokenizer(), o);

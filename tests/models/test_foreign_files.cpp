@@ -12,7 +12,7 @@ using namespace tg;
 using namespace std::string_view_literals;
 
 namespace {
-void put(const std::string& path, std::string_view text) { write_file_atomically(path, text); }
+void put(const std::string& path, std::string_view text) { detail::write_file_atomically(path, text); }
 
 const std::pair<std::string_view, std::string_view> kForeign[] = {
     {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n"sv, "git lfs pull"},
@@ -120,7 +120,7 @@ TEST_CASE("foreign files: a message about content of any length is short") {
   const std::vector<std::string> lines{file};
   Json many = Json::object();
   for (int i = 0; i < 10'000; ++i) many[fmt::format("key{}", i)] = 1;
-  for (const std::string& text : {key, "{\"" + key + "\": 1}", text_of(many), "\"" + key,
+  for (const std::string& text : {key, "{\"" + key + "\": 1}", detail::text_of(many), "\"" + key,
                                   "{\"model\": {\"type\": \"" + key + "\"}}", "[" + key}) {
     for (const char* name : {"a.jsonl", "config.json", "adapter_config.json"}) put(m / name, text);
     const std::vector<std::function<void()>> readers{[&] { read_texts(lines); },
@@ -130,7 +130,7 @@ TEST_CASE("foreign files: a message about content of any length is short") {
                                                      [&] { SafetensorsFile{file}; },
                                                      [&] { load_model(m.path); },
                                                      [&] { detail::adapter_base(m.path); },
-                                                     [&] { run_config_from_json(text, file); }};
+                                                     [&] { detail::run_config_from_json(text, file); }};
     for (const auto& read : readers) {
       const std::string e = error_of(read);
       CHECK(e != "no error");
@@ -208,10 +208,10 @@ void write_vocab(const std::string& folder, const char* config) {
   static const std::string text = [] {
     Json vocab = Json::object();
     vocab["<|endoftext|>"] = 0;
-    const Json bytes = own_json(detail::tokenizer_json(ByteTokenizer()));
+    const Json bytes = detail::own_json(tokenizer_json(ByteTokenizer()));
     for (const auto& [letter, id] : bytes["model"]["vocab"].items()) vocab[letter] = id.get<int64_t>() + 1;
     vocab["th"] = 257, vocab["the"] = 258;
-    return text_of(vocab);
+    return detail::text_of(vocab);
   }();
   put(folder + "/vocab.json", text);
   put(folder + "/merges.txt", "#version: 0.2\nt h\nth e\n");
@@ -225,12 +225,12 @@ constexpr int64_t id(char c) { return int64_t(uint8_t(c)) + 1; }
 }  // namespace
 
 TEST_CASE("foreign files: the ids of transformers with each key beside a tokenizer.json, or the key is refused") {
-  const Json all = own_json(read_file(TG_TEST_DATA "/tokenizer_keys.json"));
+  const Json all = detail::own_json(read_file(TG_TEST_DATA "/tokenizer_keys.json"));
   for (const Json& c : all.at("cases")) {
-    CAPTURE(text_of(c.at("files")));
+    CAPTURE(detail::text_of(c.at("files")));
     Folder f;
-    put(f / "tokenizer.json", text_of(all.at("tokenizer")));
-    for (const auto& [name, content] : c.at("files").items()) put(f / name, text_of(content));
+    put(f / "tokenizer.json", detail::text_of(all.at("tokenizer")));
+    for (const auto& [name, content] : c.at("files").items()) put(f / name, detail::text_of(content));
     try {
       const Ids ids = ids_of(f.path, all.at("text").get<std::string>());
       CHECK(ids == c.at("ids").get<Ids>());
@@ -303,10 +303,10 @@ TEST_CASE("foreign files: added and special tokens of the files beside a tokeniz
 TEST_CASE("foreign files: truncation and padding of a tokenizer.json change no ids") {
   Folder f;
   write_vocab(f.path, nullptr);
-  Json json = own_json(read_tokenizer(f.path).to_json());
+  Json json = detail::own_json(read_tokenizer(f.path).to_json());
   json["truncation"] = Json{{"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}, {"direction", "Right"}};
   json["padding"] = Json{{"strategy", "BatchLongest"}, {"pad_id", 0}, {"pad_token", "<|endoftext|>"}};
-  put(f / "tokenizer.json", text_of(json));
+  put(f / "tokenizer.json", detail::text_of(json));
   CHECK(ids_of(f.path, "thethethe") == Ids{258, 258, 258});
 }
 
@@ -352,9 +352,9 @@ TEST_CASE("foreign files: a tokenizer that cannot be read stops nothing but text
   save_huggingface(out.path, c, params, {.tokenizer = &bytes});
   CHECK(load_model(out.path).tokenizer->encode("<user>").size() == 6);
   CHECK(dynamic_cast<const ByteTokenizer*>(load_model(out.path).tokenizer.get()));  // the file is unchanged: fast
-  Json json = own_json(read_file(out / "tokenizer.json"));
+  Json json = detail::own_json(read_file(out / "tokenizer.json"));
   json["added_tokens"].push_back(Json{{"id", 256}, {"content", "<user>"}, {"special", false}});
-  put(out / "tokenizer.json", text_of(json));
+  put(out / "tokenizer.json", detail::text_of(json));
   CHECK(load_model(out.path).tokenizer->encode("<user>the") == Ids{256, 't', 'h', 'e'});
 }
 
@@ -378,7 +378,7 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   }
   const auto prompt = bytes.encode("the ");
   CHECK(generate(run.model, prompt, 20, {.seed = 3}) == generate(m.model, prompt, 20, {.seed = 3}));
-  CHECK(own_json(detail::model_config_text(folder.path)).at("train").at("max_steps") == 3);
+  CHECK(detail::own_json(detail::model_config_text(folder.path)).at("train").at("max_steps") == 3);
 
   Settings settings;  // a run like that one
   settings.read(detail::model_config_text(folder.path), "config.json");
@@ -388,9 +388,9 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
 
   CHECK_SAYS(load_model(folder / "nowhere"), "nowhere does not exist. A model is a folder");
   const auto with_model = [&](auto change) {  // message about the changed config.json
-    auto j = own_json("{\"model\":" + to_json(tiny_model()) + "}");
+    auto j = detail::own_json("{\"model\":" + to_json(tiny_model()) + "}");
     change(j["model"]);
-    write_file_atomically(folder / "config.json", text_of(j));
+    detail::write_file_atomically(folder / "config.json", detail::text_of(j));
     return error_of([&] { load_model(folder.path); });
   };
   const std::string place = "\n    in " + folder.path;
@@ -407,7 +407,7 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
         {"{", "config.json is not JSON"},
         {R"({"model":)" + deep + "}", "nested too deeply"},
         {R"({"model":{"heads":2,"heads":4}})", "'heads' comes twice"}}) {
-    write_file_atomically(folder / "config.json", text);
+    detail::write_file_atomically(folder / "config.json", text);
     CHECK_SAYS(load_model(folder.path), part);
   }
 }
@@ -415,19 +415,19 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
 TEST_CASE("model folder: a tokenizer.json stands beside config.json") {
   Folder folder;
   const Run run(tiny_train());
-  const auto bytes = BpeTokenizer::from_json(detail::tokenizer_json(ByteTokenizer()), "bytes");
+  const auto bytes = BpeTokenizer::from_json(tokenizer_json(ByteTokenizer()), "bytes");
   save_model(folder.path, run.model, run.params, &bytes);
   CHECK(read_file(folder / "tokenizer.json") == bytes.to_json());
-  CHECK(own_json(detail::model_config_text(folder.path))["tokenizer"] == "tokenizer.json");
+  CHECK(detail::own_json(detail::model_config_text(folder.path))["tokenizer"] == "tokenizer.json");
   const LoadedModel m = load_model(folder.path);
   REQUIRE(m.tokenizer);
   CHECK(m.tokenizer->encode("\xff the") == bytes.encode("\xff the"));
   Settings settings;  // a run like that one takes the tokenizer from there
   settings.read(detail::model_config_text(folder.path), folder / "config.json");
   CHECK(settings.run().tokenizer == folder / "tokenizer.json");
-  write_file_atomically(folder / "tokenizer.json", "{}");
+  detail::write_file_atomically(folder / "tokenizer.json", "{}");
   CHECK_HAS(load_model(folder.path).tokenizer_error, (folder / "tokenizer.json") + ": model is not an object");
-  write_file_atomically(folder / "config.json",
-                        "{\"model\":" + to_json(tiny_model()) + ",\"tokenizer\":\"../t.json\"}");
+  detail::write_file_atomically(folder / "config.json",
+                                "{\"model\":" + to_json(tiny_model()) + ",\"tokenizer\":\"../t.json\"}");
   CHECK_HAS(load_model(folder.path).tokenizer_error, "it is no JSON object");
 }

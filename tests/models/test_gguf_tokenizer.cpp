@@ -8,16 +8,16 @@ using namespace tg;
 namespace {
 
 Json byte_level_bpe(const std::string& pre_tokenizer) {
-  Json j = own_json(detail::tokenizer_json(ByteTokenizer()));
+  Json j = detail::own_json(tokenizer_json(ByteTokenizer()));
   j["model"]["vocab"]["ab"] = 256;
   j["model"]["merges"].push_back("a b");
-  j["pre_tokenizer"] = own_json(pre_tokenizer);
+  j["pre_tokenizer"] = detail::own_json(pre_tokenizer);
   return j;
 }
 constexpr const char* kGgufBytes = R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true})";
 std::string split_by(std::string_view pattern) {
   const Json split{{"type", "Split"}, {"pattern", Json{{"Regex", pattern}}}, {"behavior", "Isolated"}};
-  return R"({"type": "Sequence", "pretokenizers": [)" + text_of(split) +
+  return R"({"type": "Sequence", "pretokenizers": [)" + detail::text_of(split) +
          R"(, {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]})";
 }
 constexpr std::string_view kLlama3Regex = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)"
@@ -44,18 +44,18 @@ TEST_CASE("gguf: the type of an origin, its special tokens and its chat template
   const Folder from;
   save_huggingface(from.path, c, made.params, {.dtype = DType::bf16, .tokenizer = &made.bytes});
   Json j = byte_level_bpe(kGgufBytes);
-  j["added_tokens"] = own_json(R"([{"id": 53, "content": "5", "special": true}, {"id": 54, "content": "6"}])");
-  write_file_atomically(from / "tokenizer.json", text_of(j));
-  write_file_atomically(from / "tokenizer_config.json",
-                        R"({"bos_token": "5", "pad_token": {"content": "6"}, "chat_template": "{{ x }}"})");
-  write_file_atomically(from / "generation_config.json", R"({"eos_token_id": [7, 8]})");
+  j["added_tokens"] = detail::own_json(R"([{"id": 53, "content": "5", "special": true}, {"id": 54, "content": "6"}])");
+  detail::write_file_atomically(from / "tokenizer.json", detail::text_of(j));
+  detail::write_file_atomically(from / "tokenizer_config.json",
+                                R"({"bos_token": "5", "pad_token": {"content": "6"}, "chat_template": "{{ x }}"})");
+  detail::write_file_atomically(from / "generation_config.json", R"({"eos_token_id": [7, 8]})");
   const auto saved = [&](const std::string& chat = "") {
     const LoadedModel m = load_model(from.path);
     save_gguf(from / "m.gguf", c, m.params,
               {.tokenizer = m.tokenizer.get(), .origin = &*m.origin, .chat_template = chat});
     return GgufContent(from / "m.gguf");
   };
-  Json config = own_json(read_file(from / "config.json"));
+  Json config = detail::own_json(read_file(from / "config.json"));
   GgufContent f = saved();
   CHECK(f.number("general.file_type") == 32);
   CHECK(f.number("tokenizer.ggml.eos_token_id") == 7);
@@ -65,9 +65,9 @@ TEST_CASE("gguf: the type of an origin, its special tokens and its chat template
   CHECK(f.text("tokenizer.chat_template") == "{{ x }}");
   CHECK(f.keys.at("tokenizer.ggml.token_type").numbers()[53] == 3);
   CHECK(f.keys.at("tokenizer.ggml.token_type").numbers()[54] == 4);
-  write_file_atomically(from / "chat_template.jinja", "{{ y }}");
+  detail::write_file_atomically(from / "chat_template.jinja", "{{ y }}");
   config["bos_token_id"] = 9;
-  write_file_atomically(from / "config.json", text_of(config));
+  detail::write_file_atomically(from / "config.json", detail::text_of(config));
   f = saved();
   CHECK(f.text("tokenizer.chat_template") == "{{ y }}");
   CHECK(f.number("tokenizer.ggml.bos_token_id") == 9);
@@ -95,7 +95,7 @@ TEST_CASE("gguf: tokenizers") {
   CHECK(key("add_bos_token").type == 7);
   CHECK(key("add_bos_token").number == 0);
 
-  const auto bpe = [](const Json& j) { return BpeTokenizer::from_json(text_of(j), "t.json"); };
+  const auto bpe = [](const Json& j) { return BpeTokenizer::from_json(detail::text_of(j), "t.json"); };
   std::string qwen2(kLlama3Regex);
   qwen2.erase(qwen2.find("{1,3}"), 5);
   Json llama3 = byte_level_bpe(split_by(kLlama3Regex));
@@ -114,12 +114,12 @@ TEST_CASE("gguf: tokenizers") {
     CHECK(key("tokens").texts()[256] == "ab");
   }
   Json json = byte_level_bpe(kGgufBytes);
-  json["model"]["merges"] = own_json(R"([["a", "b"]])");
-  json["normalizer"] = own_json(R"({"type": "NFC"})");
-  json["added_tokens"] = own_json(R"([{"id": 257, "content": "<|endoftext|>", "special": true},
+  json["model"]["merges"] = detail::own_json(R"([["a", "b"]])");
+  json["normalizer"] = detail::own_json(R"({"type": "NFC"})");
+  json["added_tokens"] = detail::own_json(R"([{"id": 257, "content": "<|endoftext|>", "special": true},
                                       {"id": 300, "content": "<|beyond|>", "special": true}])");
   json["post_processor"] =
-      own_json(R"({"type": "TemplateProcessing", "special_tokens": {"<|endoftext|>": {"ids": [257]}},
+      detail::own_json(R"({"type": "TemplateProcessing", "special_tokens": {"<|endoftext|>": {"ids": [257]}},
     "single": [{"SpecialToken": {"id": "<|endoftext|>"}}, {"Sequence": {"id": "A"}}]})");
   save(bpe(json));
   CHECK(key("merges").texts() == std::vector<std::string>{"a b"});
@@ -154,7 +154,7 @@ TEST_CASE("gguf: refusals") {
     save_gguf(m.folder / "m.gguf", c, m.params, {.tokenizer = t});
   };
   const auto with = [&](Json j) {
-    const auto t = BpeTokenizer::from_json(text_of(j), "t.json");
+    const auto t = BpeTokenizer::from_json(detail::text_of(j), "t.json");
     save(llama, llama.config, &t);
   };
   GptConfig erf = gpt2.config, none = gpt2.config;
@@ -163,11 +163,12 @@ TEST_CASE("gguf: refusals") {
   scaled.rope_scaling = {RopeScalingKind::llama3, 8, 1, 4, 16}, wide_heads.head_dim = 32;
   const CharTokenizer characters = CharTokenizer::from_text("abc");
   Json space = byte_level_bpe(R"({"type": "ByteLevel", "add_prefix_space": true, "use_regex": true})");
-  Json strips = byte_level_bpe(kGgufBytes), twice = strips, fallback = own_json(kLlama2Json), whole = strips;
-  strips["added_tokens"] = own_json(R"([{"id": 257, "content": "<mask>", "lstrip": true}])");
-  twice["post_processor"] = own_json(R"({"type": "TemplateProcessing", "special_tokens": {"a": {"ids": [1, 2]}},
+  Json strips = byte_level_bpe(kGgufBytes), twice = strips, fallback = detail::own_json(kLlama2Json), whole = strips;
+  strips["added_tokens"] = detail::own_json(R"([{"id": 257, "content": "<mask>", "lstrip": true}])");
+  twice["post_processor"] = detail::own_json(R"({"type": "TemplateProcessing", "special_tokens": {"a": {"ids": [1, 2]}},
     "single": [{"SpecialToken": {"id": "a"}}, {"Sequence": {"id": "A"}}]})");
-  fallback["pre_tokenizer"] = own_json(R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated"})");
+  fallback["pre_tokenizer"] =
+      detail::own_json(R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated"})");
   whole["model"]["vocab"]["abab"] = 257, whole["model"]["ignore_merges"] = true;
   const std::vector<Refusal> all = {
       REFUSES(save(gpt2, erf, &gpt2.bytes), value, "activation is gelu, and llama.cpp computes gelu_tanh"),

@@ -35,7 +35,7 @@ TEST_CASE("gpt: a head of classes trains with LoRA and returns from the folders 
     const auto logits = [&](const LoadedModel& l) { return l.model.forward(tokens, {.lengths = lengths}).detach(); };
     const auto fresh = [&] { return with_new_head(load_model(data_folder("llama"), {}, base), 3, /*seed=*/5); };
     LoadedModel m = fresh(), again = fresh(), other = load_model(data_folder("llama"), {}, base);
-    const std::string hash = detail::weights_hash(m.params);
+    const std::string hash = weights_hash(m.params);
     Lora lora = apply_lora(m.model, m.params, {.targets = {"*"}, .rank = 2});
     CHECK(bits_of(logits(m)) == bits_of(logits(again)));
     AdamW optimizer(lora.params().trainable(), {.lr = 1e-2});
@@ -58,7 +58,7 @@ TEST_CASE("gpt: a head of classes trains with LoRA and returns from the folders 
     for (const Folder& f : folders)
       CHECK(distance(logits(load_model(f.path, {}, base)), y) <= (base == DType::f32 ? 2e-5 : 0.1));
     lora.unmerge();
-    CHECK(detail::weights_hash(m.params) == hash);
+    CHECK(weights_hash(m.params) == hash);
   }
 }
 
@@ -68,12 +68,12 @@ TEST_CASE("checkpoint: own tensors return, and others are refused by name") {
   AdamW optimizer(params.trainable());
   const Folder folder;
   const auto saved = [&](const StateDict& s) {
-    save_checkpoint(folder / "c", {.config = "{}", .state = detail::training_state(3, params, optimizer, {}, {}, s)});
+    save_checkpoint(folder / "c", {.config = "{}", .state = training_state(3, params, optimizer, {}, {}, s)});
     return load_checkpoint(folder / "c").state;
   };
   const StateDict own{{"w", zeros({2})}}, longer{{"w", zeros({3})}}, low{{"w", zeros({2}, DType::bf16)}};
   const TrainerState with = saved({{"w", full({2}, 0.5)}}), without = saved({});
-  const auto set = [&](const TrainerState& s, const StateDict& to) { detail::restore(s, params, optimizer, to); };
+  const auto set = [&](const TrainerState& s, const StateDict& to) { restore(s, params, optimizer, to); };
   CHECK_SAYS(set(with, {}), "'own.w' of the state is not part");
   CHECK_SAYS(set(without, own), "the state has no 'own.w'");
   CHECK_SAYS(set(with, longer), "'own.w' is (2) f32");

@@ -19,8 +19,8 @@ const std::vector<std::string> kCases = {"gpt2",          "gpt2_untied",     "ll
                                          "llama_classes", "mistral_classes", "qwen2_classes", "qwen3_classes"};
 struct Copy : HfFolder {
   using HfFolder::HfFolder;
-  Json config() const { return own_json(read_file(path + "/config.json")); }
-  void config(const Json& j) const { write_file_atomically(path + "/config.json", text_of(j)); }
+  Json config() const { return detail::own_json(read_file(path + "/config.json")); }
+  void config(const Json& j) const { detail::write_file_atomically(path + "/config.json", detail::text_of(j)); }
   // Message about config.json with a changed key.
   std::string with(const std::string& key, const Json& x) const {
     return with_key(path + "/config.json", key, x, [&] { return error(); });
@@ -108,16 +108,16 @@ TEST_CASE("hugging face: configurations") {
   CHECK(qwen3.qk_norm);
   CHECK(qwen3.head_dim == 24);
   // config.json of version 5.
-  Json five = own_json(read_file(data_folder("llama") + "/config.json"));
+  Json five = detail::own_json(read_file(data_folder("llama") + "/config.json"));
   Json rope = five["rope_scaling"];
   rope["rope_theta"] = 500.0;
   five["rope_parameters"] = rope;
-  CHECK(detail::gpt_config_from_huggingface(text_of(five), "both") == llama);
+  CHECK(detail::gpt_config_from_huggingface(detail::text_of(five), "both") == llama);
   five.erase("rope_scaling"), five.erase("rope_theta");
-  CHECK(detail::gpt_config_from_huggingface(text_of(five), "5") == llama);
+  CHECK(detail::gpt_config_from_huggingface(detail::text_of(five), "5") == llama);
   CHECK(detail::gpt_config_from_huggingface(detail::gpt_config_to_huggingface(llama), "ours") == llama);
   five["rope_parameters"]["rope_theta"] = 600.0, five["rope_theta"] = 500.0;
-  CHECK_SAYS(detail::gpt_config_from_huggingface(text_of(five), "5"), "Both forms must agree");
+  CHECK_SAYS(detail::gpt_config_from_huggingface(detail::text_of(five), "5"), "Both forms must agree");
 }
 
 TEST_CASE("hugging face: a head of classes follows config.json, and refuses to generate") {
@@ -145,8 +145,8 @@ TEST_CASE("hugging face: what is imported is exported bit for bit, with the file
   for (const std::string& name : kCases) {
     CAPTURE(name);
     const Copy from(name);
-    write_file_atomically(from / "tokenizer.json", kTokenizer);
-    write_file_atomically(from / "merges.txt", "a b\r\n");
+    detail::write_file_atomically(from / "tokenizer.json", kTokenizer);
+    detail::write_file_atomically(from / "merges.txt", "a b\r\n");
     const LoadedModel m = load_model(from.path);
     REQUIRE(m.tokenizer);
     CHECK(m.tokenizer->encode("abb") == std::vector<int64_t>{2, 1});
@@ -160,7 +160,7 @@ TEST_CASE("hugging face: what is imported is exported bit for bit, with the file
   const LoadedModel m = load_model(data_folder("qwen3"));  // bf16
   const Folder to;
   save_huggingface(to.path, m.model.config(), m.params, {.dtype = DType::f32, .origin = &*m.origin});
-  const Json before = own_json(m.origin->config), after = own_json(read_file(to / "config.json"));
+  const Json before = detail::own_json(m.origin->config), after = detail::own_json(read_file(to / "config.json"));
   for (const auto& [key, x] : before.items()) CHECK((key == "dtype" || after.at(key) == x));
   CHECK(after.at("dtype") == "float32");
   CHECK(after.at("torch_dtype") == "float32");
@@ -193,13 +193,13 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
       save_model(again.path, m);
       check_same_bits(all_tensors(again.path), all_tensors(to.path));
       CHECK(read_file(again / "config.json") == read_file(to / "config.json"));
-      Json j = own_json(read_file(to / "config.json"));
+      Json j = detail::own_json(read_file(to / "config.json"));
       for (const char* key : {"bos_token_id", "eos_token_id"}) CHECK(j.at(key).is_null());
       j.erase("tapegrad");  // what transformers alone would say
-      const GptConfig plain = detail::gpt_config_from_huggingface(text_of(j), "config.json");
+      const GptConfig plain = detail::gpt_config_from_huggingface(detail::text_of(j), "config.json");
       CHECK(plain.dropout == 0);
       CHECK(detail::family_of(plain) == family);
-      write_file_atomically(to / "config.json", text_of(j));
+      detail::write_file_atomically(to / "config.json", detail::text_of(j));
       const Tensor tokens = tensor({1, 2, 3, 4, 5, 6}, {2, 3});
       CHECK(distance(load_model(to.path).model.forward(tokens), model.forward(tokens)) <= 1e-6);
     }
@@ -215,8 +215,8 @@ TEST_CASE("hugging face: weights that were there in another form or number go, a
       if (const std::string name = entry.path().filename().string(); name.starts_with("model")) names.insert(name);
     return names;
   };
-  write_file_atomically(to / "model-1-of-2.safetensors", "mine");
-  write_file_atomically(to / "model-00001-of-00002.txt", "mine");
+  detail::write_file_atomically(to / "model-1-of-2.safetensors", "mine");
+  detail::write_file_atomically(to / "model-00001-of-00002.txt", "mine");
   const std::set<std::string> others = weights();
   std::set<size_t> counts;
   for (const int64_t max_shard : {20000, 10000, 40000, 1 << 30, 20000}) {
@@ -224,7 +224,7 @@ TEST_CASE("hugging face: weights that were there in another form or number go, a
     std::set<std::string> named = others;
     if (detail::path_exists(to / "model.safetensors.index.json")) {
       named.insert("model.safetensors.index.json");
-      const Json index = own_json(read_file(to / "model.safetensors.index.json"));
+      const Json index = detail::own_json(read_file(to / "model.safetensors.index.json"));
       for (const auto& [name, file] : index["weight_map"].items()) named.insert(file.get<std::string>());
     } else {
       named.insert("model.safetensors");
@@ -300,7 +300,7 @@ TEST_CASE("hugging face: other names, buffers and dtypes that files have") {
   const LoadedModel m = load_model(data_folder("llama"));
   const Folder half;
   save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f16});
-  CHECK(own_json(read_file(half / "config.json")).at("torch_dtype") == "float16");
+  CHECK(detail::own_json(read_file(half / "config.json")).at("torch_dtype") == "float16");
   const LoadedModel again = load_model(half.path);
   for (const auto& [name, t] : m.params.state())
     CHECK(again.params.state().at(name).to_vector<float>() == t.to(DType::f16).to(DType::f32).to_vector<float>());
@@ -341,9 +341,9 @@ TEST_CASE("hugging face: config.json that is not computed here") {
   Json deep = 1;
   for (int i = 0; i < 20; ++i) deep = Json::array({deep});
   CHECK_HAS(llama.with("deep", deep), "nested too deeply");
-  write_file_atomically(llama / "config.json", "{\"model_type\": \"llama\", \"model_type\": \"gpt2\"}");
+  detail::write_file_atomically(llama / "config.json", "{\"model_type\": \"llama\", \"model_type\": \"gpt2\"}");
   CHECK_HAS(llama.error(), "'model_type' comes twice");
-  write_file_atomically(llama / "config.json", std::string(100'000'000, ' '));
+  detail::write_file_atomically(llama / "config.json", std::string(100'000'000, ' '));
   CHECK_HAS(llama.error(), "config.json has 100000000 bytes. A configuration has at most");
   fs::remove(llama / "config.json");
   CHECK_HAS(llama.error(), "is a folder without config.json. A model is a folder");
@@ -358,15 +358,15 @@ TEST_CASE("hugging face: config.json that is not computed here") {
 }
 
 TEST_CASE("hugging face: each key that transformers reads is followed, refused or without influence") {
-  const Json table = own_json(read_file(TG_TEST_DATA "/config_keys.json"));
+  const Json table = detail::own_json(read_file(TG_TEST_DATA "/config_keys.json"));
   std::map<std::string, bool> followed;
   const auto with = [](Json c, const std::string& key, const Json& x) {
     c[key] = x;
-    const std::string text = text_of(c), e = error_of([&] { detail::gpt_config_from_huggingface(text, "it"); });
+    const std::string text = detail::text_of(c), e = error_of([&] { detail::gpt_config_from_huggingface(text, "it"); });
     return e == "no error" ? to_json(detail::gpt_config_from_huggingface(text, "it")) : e;
   };
   for (const char* name : {"gpt2", "llama", "mistral", "qwen2", "qwen3"}) {
-    const Json c = own_json(read_file(data_folder(name) + "/config.json"));
+    const Json c = detail::own_json(read_file(data_folder(name) + "/config.json"));
     const std::string plain = with(c, "x", 0);
     for (const auto& [key, x] : table["followed"].items()) followed[key] |= with(c, key, x) != plain;
     for (const auto& [key, x] : table["refused"].items()) CHECK_HAS(with(c, key, x), "'" + key + "' is ");
@@ -375,7 +375,7 @@ TEST_CASE("hugging face: each key that transformers reads is followed, refused o
         for (const Json& x : {Json(7), Json(true), Json("x")}) CHECK(with(c, key.get<std::string>(), x) == plain);
   }
   for (const auto& [key, is] : followed) CHECK_MESSAGE(is, key);
-  const Json llama = own_json(read_file(data_folder("llama") + "/config.json"));
+  const Json llama = detail::own_json(read_file(data_folder("llama") + "/config.json"));
   for (const auto& [key, x] : table["in rope_scaling"].items()) {
     Json rope = llama["rope_scaling"];
     if (key == "type") rope.erase("rope_type");
@@ -383,7 +383,7 @@ TEST_CASE("hugging face: each key that transformers reads is followed, refused o
     CHECK_MESSAGE(with(llama, "rope_scaling", rope) != with(llama, "x", 0), key);
   }
   CHECK_HAS(with(llama, "sliding_window", 5), "'sliding_window' is 5, which a Gpt does not compute");
-  Json mistral = own_json(read_file(data_folder("mistral") + "/config.json"));
+  Json mistral = detail::own_json(read_file(data_folder("mistral") + "/config.json"));
   mistral.erase("sliding_window");  // 4096 in MistralConfig
   CHECK_HAS(with(mistral, "max_position_embeddings", 9000), "\"context\": 4096");
 }
@@ -402,22 +402,22 @@ TEST_CASE("hugging face: weights that are damaged or of another model") {
   CHECK(error("model.layers.0.self_attn.rotary_emb.inv_freq", ones({4})) == "no error");
   std::string file = read_file(llama / "model.safetensors");
   file.replace(file.find("\"F32\""), 5, "\"F8\" ");
-  write_file_atomically(llama / "model.safetensors", file);
+  detail::write_file_atomically(llama / "model.safetensors", file);
   CHECK_HAS(llama.error(), "dtype 'F8'");
   fs::remove(llama / "model.safetensors");
   CHECK_HAS(llama.error(), "has neither model.safetensors nor model.safetensors.index.json");
-  write_file_atomically(llama / "pytorch_model.bin", "x");
+  detail::write_file_atomically(llama / "pytorch_model.bin", "x");
   CHECK_HAS(llama.error(), "pytorch_model.bin alone, which only Python can read safely", "save_pretrained()");
 }
 
 TEST_CASE("hugging face: an index of shards that is wrong") {
   const Copy qwen2("qwen2");
   const std::string index = qwen2 / "model.safetensors.index.json", norm = "model.norm.weight";
-  const Json good = own_json(read_file(index));
+  const Json good = detail::own_json(read_file(index));
   const auto with = [&](auto change) {
     Json j = good;
     change(j);
-    write_file_atomically(index, text_of(j));
+    detail::write_file_atomically(index, detail::text_of(j));
     return qwen2.error();
   };
   CHECK(with([](Json&) {}) == "no error");
@@ -438,13 +438,13 @@ TEST_CASE("hugging face: an index of shards that is wrong") {
               }
             }),
             "names more than 512 files");
-  std::string text = text_of(good);
+  std::string text = detail::text_of(good);
   const std::string map = "\"weight_map\":{";
   REQUIRE(has(text, map));
   text.insert(text.find(map) + map.size(), "\"model.norm.weight\":\"model-00001-of-00004.safetensors\",");
-  write_file_atomically(index, text);
+  detail::write_file_atomically(index, text);
   CHECK_HAS(qwen2.error(), "'model.norm.weight' comes twice");
-  write_file_atomically(index, text_of(good));
+  detail::write_file_atomically(index, detail::text_of(good));
   fs::remove(qwen2 / "model-00003-of-00004.safetensors");
   CHECK_HAS(qwen2.error(), "model-00003-of-00004.safetensors is missing");
 }
@@ -479,7 +479,7 @@ TEST_CASE("huggingface: the tokens that end a text") {
   CHECK(tokens() == std::vector<int64_t>{60});
   const std::pair<const char*, std::vector<int64_t>> named[] = {{"[3, 60]", {3, 60}}, {"7", {7}}, {"null", {60}}};
   for (const auto& [x, ids] : named) {
-    write_file_atomically(generation, fmt::format(R"({{"eos_token_id": {}}})", x));
+    detail::write_file_atomically(generation, fmt::format(R"({{"eos_token_id": {}}})", x));
     CHECK(tokens() == ids);
   }
   Json j = folder.config();
@@ -487,7 +487,7 @@ TEST_CASE("huggingface: the tokens that end a text") {
   folder.config(j);
   CHECK(tokens().empty());
   for (const char* wrong : {R"("</s>")", "-1", "[1, 2.5]", "{}"}) {
-    write_file_atomically(generation, fmt::format(R"({{"eos_token_id": {}}})", wrong));
+    detail::write_file_atomically(generation, fmt::format(R"({{"eos_token_id": {}}})", wrong));
     CHECK_HAS(error_of(tokens), "'eos_token_id' of " + generation + " is ");
   }
 }
@@ -498,9 +498,9 @@ TEST_CASE("huggingface: ends are added to the files where they are missing, and 
   detail::save_ends(folder.path, {60}, chat_tokenizer());
   CHECK(read_file(folder / "config.json") == config);
   CHECK_FALSE((detail::path_exists(folder / "generation_config.json") || detail::path_exists(names)));
-  write_file_atomically(folder / "chat_template.jinja", "{{ eos_token }}");
+  detail::write_file_atomically(folder / "chat_template.jinja", "{{ eos_token }}");
   detail::save_ends(folder.path, {60, 57}, chat_tokenizer());
   CHECK_HAS(read_file(names), "</s>");
   for (const char* file : {"config.json", "generation_config.json"})
-    CHECK(text_of(own_json(read_file(folder / file))["eos_token_id"]) == "[60,57]");
+    CHECK(detail::text_of(detail::own_json(read_file(folder / file))["eos_token_id"]) == "[60,57]");
 }

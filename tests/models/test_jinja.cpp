@@ -22,7 +22,7 @@ std::string jinja_error(const std::string& text) {
 
 TEST_CASE("jinja: templates render as in transformers, or the Error says what is not supported") {
   const MappedFile file(TG_TEST_DATA "/jinja.json");
-  const Json fixture = parse_json(file.text(), "test", "jinja.json", 20);
+  const Json fixture = detail::parse_json(file.text(), "test", "jinja.json", 20);
   size_t unsupported = 0;
   for (const Json& c : fixture["cases"]) {
     const auto text = c[0].get<std::string>();

@@ -12,7 +12,7 @@ using nn::LoraLinear;
 
 struct LoraOracle {
   SafetensorsFile file{TG_TEST_DATA "/lora.safetensors"};
-  Json config = own_json(file.metadata().at("config"));
+  Json config = detail::own_json(file.metadata().at("config"));
   DType dtype;
   Params params;
   explicit LoraOracle(DType t) : dtype(t), params(Device(), 0, t) {}

@@ -117,7 +117,8 @@ TEST_CASE("model: one of one's own trains, evaluates, takes adapters, is saved a
 
 TEST_CASE("configurations of one's own: what is wrong in a text is named") {
   const auto read = [](const std::string& text, bool every = false) {
-    return error_of([&] { config_from_json<own::BagConfig>(text, {.name = "bag.json", .every_field = every}); });
+    return error_of(
+        [&] { detail::config_from_json<own::BagConfig>(text, {.name = "bag.json", .every_field = every}); });
   };
   CHECK(read("{}") == "no error");
   CHECK_HAS(read("{}", true), "[config] bag.json has no 'width'");
@@ -168,8 +169,7 @@ TEST_CASE("own loops: a checkpoint of any configuration goes on to the same bits
       }
     }
     Checkpoint checkpoint() const {
-      return {.config = to_json(model.config()),
-              .state = detail::training_state(step, params, optimizer, batches.rng())};
+      return {.config = to_json(model.config()), .state = training_state(step, params, optimizer, batches.rng())};
     }
   };
   Folder folder;
@@ -178,8 +178,8 @@ TEST_CASE("own loops: a checkpoint of any configuration goes on to the same bits
   first.run(3);
   save_checkpoint(folder / "c", first.checkpoint());
   const Checkpoint c = load_checkpoint(folder / "c");
-  CHECK(config_from_json<own::BagConfig>(c.config).width == 12);
-  detail::restore(c.state, second.params, second.optimizer);
+  CHECK(detail::config_from_json<own::BagConfig>(c.config).width == 12);
+  restore(c.state, second.params, second.optimizer);
   second.batches.set_rng(c.state.data);
   second.step = c.state.step;
   second.run(8);
@@ -189,7 +189,7 @@ TEST_CASE("own loops: a checkpoint of any configuration goes on to the same bits
   TrainerState wrong = c.state;
   wrong.tensors.erase("adamw.head.weight.v");
   const auto before = bits_of(second.params.all()[0].tensor);
-  CHECK_SAYS(detail::restore(wrong, second.params, second.optimizer), "has no 'adamw.head.weight.v'");
+  CHECK_SAYS(restore(wrong, second.params, second.optimizer), "has no 'adamw.head.weight.v'");
   CHECK(bits_of(second.params.all()[0].tensor) == before);
   CHECK(second.optimizer.steps() == 8);
   CHECK_SAYS(save_checkpoint(folder / "d", {.config = "3", .state = c.state}), "must be a JSON object");

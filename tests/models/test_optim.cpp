@@ -53,7 +53,7 @@ TEST_CASE("adamw equals torch over ten steps") {
 
 TEST_CASE("every form of Adam equals its oracle over ten steps") {
   const SafetensorsFile file(TG_TEST_DATA "/adam_forms.safetensors");
-  const auto config = own_json(file.metadata().at("config"));
+  const auto config = detail::own_json(file.metadata().at("config"));
   const Json& n = config.at("numbers");
   CHECK(config.at("forms").size() == 5);
   for (const auto& [form, f] : config.at("forms").items())

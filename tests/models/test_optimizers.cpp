@@ -85,7 +85,7 @@ const char* const kOptimizers[] = {"adamw", "adamw bf16", "sgd", "muon", "muon b
 
 TEST_CASE("SGD, groups of AdamW and SGD, skipped parameters and Muon equal torch in every step") {
   const SafetensorsFile file(TG_TEST_DATA "/optimizers.safetensors");
-  const auto config = own_json(file.metadata().at("config"));
+  const auto config = detail::own_json(file.metadata().at("config"));
   CHECK(config.at("cases").size() == 10);
   std::map<std::string, double> worst;
   for (const auto& [name, c] : config.at("cases").items())

@@ -335,13 +335,13 @@ TEST_CASE("configuration as JSON") {
   c.positions = Positions::rope, c.rope_theta = 500, c.norm = NormKind::rms_norm, c.norm_affine = false;
   c.dropout = 0.1, c.norm_eps = 1e-6, c.init_std = 0.3, c.head_dim = 6, c.qkv_bias = c.qk_norm = true;
   c.rope_scaling = {RopeScalingKind::llama3, 8, 2, 5, 64}, c.fragments = 3, c.fragmented = "h.0.*", c.bias = false;
-  CHECK(gpt_config_from_json(to_json(c)) == c);
-  CHECK(gpt_config_from_json("{}") == GptConfig());
-  CHECK(gpt_config_from_json(R"({"width": 64, "dropout": 0})").width == 64);
-  CHECK(gpt_config_from_json(to_json(c), {.every_field = true}) == c);
-  CHECK_SAYS(gpt_config_from_json(R"({"vocab_size": 64})", {.name = "f.json", .every_field = true}),
+  CHECK(detail::gpt_config_from_json(to_json(c)) == c);
+  CHECK(detail::gpt_config_from_json("{}") == GptConfig());
+  CHECK(detail::gpt_config_from_json(R"({"width": 64, "dropout": 0})").width == 64);
+  CHECK(detail::gpt_config_from_json(to_json(c), {.every_field = true}) == c);
+  CHECK_SAYS(detail::gpt_config_from_json(R"({"vocab_size": 64})", {.name = "f.json", .every_field = true}),
              "f.json has no 'context'. Every field must be there.");
-  auto refused = [](const char* text) { return error_of([&] { gpt_config_from_json(text); }); };
+  auto refused = [](const char* text) { return error_of([&] { detail::gpt_config_from_json(text); }); };
   CHECK_HAS(refused(R"({"widht": 64})"),
             "[gpt_config] 'widht' is not known. Did you mean 'width'? The keys are vocab_size, ");
   CHECK_HAS(refused(R"({"completely_else": 64})"), "'completely_else' is not known. The keys are ");
@@ -385,15 +385,15 @@ TEST_CASE("a configuration cut anywhere is an Error, one with a bit flipped an E
   const std::string good = to_json(tiny_gpt());
   for (size_t n = 0; n < good.size(); ++n) {
     const std::string cut = good.substr(0, n);
-    CHECK_SAYS(gpt_config_from_json(cut), "the text is not JSON");
+    CHECK_SAYS(detail::gpt_config_from_json(cut), "the text is not JSON");
   }
   size_t accepted = 0;
   for (size_t i = 0; i < 8 * good.size(); ++i) {
     std::string text = good;
     text[i / 8] = char(text[i / 8] ^ 1 << i % 8);
     try {
-      const GptConfig c = gpt_config_from_json(text);
-      CHECK(gpt_config_from_json(to_json(c)) == c);
+      const GptConfig c = detail::gpt_config_from_json(text);
+      CHECK(detail::gpt_config_from_json(to_json(c)) == c);
       ++accepted;  // another digit, another blank
     } catch (const Error& e) {
       CHECK(int(e.kind()) == int(Error::Kind::value));

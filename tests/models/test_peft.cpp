@@ -18,7 +18,7 @@ const std::vector<std::string> kCases = {"gpt2_c_proj",    "gpt2_untied_all", "l
                                          "mistral_layers", "qwen2_head",      "qwen3_all",      "mistral_score"};
 std::string adapter_of(const std::string& name) { return TG_TEST_DATA "/peft/" + name; }
 std::string weights_in(const std::string& folder) { return folder + "/adapter_model.safetensors"; }
-Json config_in(const std::string& folder) { return own_json(read_file(folder + "/adapter_config.json")); }
+Json config_in(const std::string& folder) { return detail::own_json(read_file(folder + "/adapter_config.json")); }
 SafetensorsFile expected_of(const std::string& name) {
   return SafetensorsFile(adapter_of(name) + "/expected.safetensors");
 }
@@ -36,7 +36,7 @@ struct Copy : Folder {
       load_adapter(path, m);
     });
   }
-  void config(const Json& j) const { write_file_atomically(path + "/adapter_config.json", text_of(j)); }
+  void config(const Json& j) const { detail::write_file_atomically(path + "/adapter_config.json", detail::text_of(j)); }
   std::string with(const std::string& key, const Json& x) const {
     return with_key(path + "/adapter_config.json", key, x, [&] { return error(); });
   }
@@ -129,8 +129,7 @@ TEST_CASE("PEFT: a configuration as peft would write it") {
     auto [base, model] = new_gpt(c, Params(Device(), 1));
     const Lora lora = apply_lora(model, base, l);
     const Folder folder;
-    save_adapter(folder.path, lora,
-                 {.layout = adapter_layout(c), .base = detail::weights_hash(base), .folder = "/a/model"});
+    save_adapter(folder.path, lora, {.layout = adapter_layout(c), .base = weights_hash(base), .folder = "/a/model"});
     auto [same, again] = new_gpt(c, Params(Device(), 1));
     LoraConfig read = load_adapter(folder.path, again, same, adapter_layout(c)).config();
     CHECK(read.targets.size() >= l.targets.size());
@@ -204,15 +203,16 @@ TEST_CASE("PEFT: which modules a configuration selects") {
 TEST_CASE("PEFT: what changes the results and is not supported is refused by name and value") {
   const Copy c("llama_patterns");
   CHECK(c.error() == "no error");
-  const Json refused = own_json(R"({"use_dora": true, "bias": "lora_only", "lora_bias": true,
+  const Json refused = detail::own_json(R"({"use_dora": true, "bias": "lora_only", "lora_bias": true,
     "modules_to_save": ["lm_head"], "trainable_token_indices": [1], "target_parameters": ["x"],
     "layer_replication": [[0, 1]], "use_qalora": true, "alora_invocation_tokens": [3], "megatron_config": {"a": 1},
     "init_lora_weights": "pissa", "loftq_config": {"loftq_bits": 4}, "a_key_of_tomorrow": "on"})");
   for (const auto& [key, x] : refused.items()) {
     const std::string says = c.with(key, x);
-    CHECK_HAS(says,
-              fmt::format("[adapter] '{}' is {}, which changes the results and is not supported.", key, text_of(x)),
-              "Merge the adapter in Python by merge_and_unload()", "in " + c.path + "/adapter_config.json");
+    CHECK_HAS(
+        says,
+        fmt::format("[adapter] '{}' is {}, which changes the results and is not supported.", key, detail::text_of(x)),
+        "Merge the adapter in Python by merge_and_unload()", "in " + c.path + "/adapter_config.json");
   }
   std::istringstream types(  // peft 0.21
       "ADALORA ADAMSS ADAPTION_PROMPT BEFT BOFT C3A CARTRIDGE CPT DEFT DELORA FOURIERFT FROD GLORA GRALORA HIRA HRA "
@@ -226,7 +226,8 @@ TEST_CASE("PEFT: what changes the results and is not supported is refused by nam
   }
   fs::copy(adapter_of("llama_patterns") + "/adapter_config.json", c / "adapter_config.json",
            fs::copy_options::overwrite_existing);
-  const Json taken = own_json(R"({"a_key_of_tomorrow": false, "init_lora_weights": "gaussian", "fan_in_fan_out": true,
+  const Json taken =
+      detail::own_json(R"({"a_key_of_tomorrow": false, "init_lora_weights": "gaussian", "fan_in_fan_out": true,
     "peft_version": "9.0", "revision": "main", "target_modules": null})");
   for (const auto& [key, x] : taken.items()) CHECK_MESSAGE(c.with(key, x) == "no error", key);
   CHECK(c.with("init_lora_weights", false) == "no error");
@@ -293,7 +294,7 @@ TEST_CASE("PEFT: a configuration of a million keys is refused at once, and so ar
   CHECK(c.with("alpha_pattern", keys) == "no error");
   keys["x"] = 2;
   CHECK_HAS(c.with("alpha_pattern", keys), "'alpha_pattern' has 4097 keys, and may have 4096");
-  write_file_atomically(c / "adapter_config.json", std::string((1 << 20) + 1, '['));
+  detail::write_file_atomically(c / "adapter_config.json", std::string((1 << 20) + 1, '['));
   CHECK_HAS(c.error(), "has 1048577 bytes, and may have 1048576");
 }
 
@@ -367,7 +368,7 @@ TEST_CASE("PEFT: damaged folders and other models") {
   CHECK_HAS(refused(c.path), "has no adapter_model.safetensors, but adapter_model.bin, a pickle of Python.");
   fs::remove(c / "adapter_model.bin");
   CHECK_HAS(refused(c.path), "has no adapter_model.safetensors. Complete the folder");
-  write_file_atomically(c / "adapter_config.json", "{");
+  detail::write_file_atomically(c / "adapter_config.json", "{");
   CHECK_HAS(c.error(), "adapter_config.json is not JSON");
 }
 
@@ -404,12 +405,12 @@ TEST_CASE("PEFT: a checkpoint of adapters says over which model and how they are
                .tokenizer = "",
                .data = DataIdentity::of(bytes_of(rhyme())),
                .state = trainer.state(),
-               .finetuning = Finetuning{"/some/model", detail::weights_hash(base), config}};
+               .finetuning = Finetuning{"/some/model", weights_hash(base), config}};
   save_checkpoint(path, c);
   const Checkpoint back = load_checkpoint(path);
   REQUIRE(back.finetuning);
   CHECK(back.finetuning->model == "/some/model");
-  CHECK(back.finetuning->weights == detail::weights_hash(base));
+  CHECK(back.finetuning->weights == weights_hash(base));
   CHECK(back.finetuning->lora == config);
   trainer.load_state(back.state);
   CHECK(back.finetuning->base == DType::f32);
@@ -431,13 +432,13 @@ TEST_CASE("PEFT: an adapter over weights in bf16 is one over the same weights in
   auto [other, else_] = new_gpt(kTwo, Params(Device(), 2));
   half.load(whole.state());
   Gpt narrow(half, kTwo);
-  const std::string hash = detail::weights_hash(half);
-  CHECK(hash == detail::weights_hash(half));
-  CHECK(hash != detail::weights_hash(whole));
+  const std::string hash = weights_hash(half);
+  CHECK(hash == weights_hash(half));
+  CHECK(hash != weights_hash(whole));
   const Params widened(Device(), 0);
   widened.load(half.state());
   const Gpt of_widened(widened, kTwo);
-  CHECK(hash == detail::weights_hash(widened));
+  CHECK(hash == weights_hash(widened));
   Lora lora = apply_lora(narrow, half, {.targets = {"h.*.mlp.fc"}, .rank = 2});
   CHECK(lora.base_dtype() == DType::bf16);
   CHECK(lora.params().dtype() == DType::f32);
@@ -450,9 +451,9 @@ TEST_CASE("PEFT: an adapter over weights in bf16 is one over the same weights in
   CHECK(bits_of(else_.forward(tensor({1, 2}, {1, 2}))) == before);
   const Lora loaded = load_adapter(folder.path, fresh, again);
   CHECK(loaded.base_dtype() == DType::bf16);
-  CHECK(detail::weights_hash(again) == hash);  // rounded, and the same values
+  CHECK(weights_hash(again) == hash);  // rounded, and the same values
   for (const auto& [name, t] : again.state()) CHECK(bits_of(t.to(DType::bf16)) == bits_of(half.state().at(name)));
-  save_adapter(second.path, loaded, {.base = detail::weights_hash(again), .folder = "/a"});
+  save_adapter(second.path, loaded, {.base = weights_hash(again), .folder = "/a"});
   for (const std::string& name : detail::adapter_files()) CHECK(read_file(second / name) == read_file(folder / name));
   const Tensor tokens = tensor({1, 2, 3, 4}, {1, 4});
   CHECK(distance(fresh.forward(tokens), narrow.forward(tokens)) < 2e-2);  // tolerance of bf16

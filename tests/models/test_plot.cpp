@@ -124,9 +124,9 @@ TEST_CASE("log: read_log gives the steps, counts lines that it cannot read, and 
   r.tokens_per_s = 7, r.peak_bytes = 9;
   StepRecord lost = r;
   lost.step = 3, lost.loss = std::nan(""), lost.val_loss.reset();
-  write_file_atomically(path, "\n{\"step\":1}\n" + to_json(r) +
-                                  "\nx\n{\"step\":\"3\"}\n{\"step\":18446744073709551615}\n" + to_json(r) + "\n" +
-                                  to_json(lost) + "\n{\"step\":4");
+  detail::write_file_atomically(path, "\n{\"step\":1}\n" + to_json(r) +
+                                          "\nx\n{\"step\":\"3\"}\n{\"step\":18446744073709551615}\n" + to_json(r) +
+                                          "\n" + to_json(lost) + "\n{\"step\":4");
   const LoggedSteps log = read_log(path);
   CHECK(log.unreadable == 4);
   REQUIRE(log.steps.size() == 3);
@@ -137,7 +137,7 @@ TEST_CASE("log: read_log gives the steps, counts lines that it cannot read, and 
   for (const std::string line : {"\n", "x\n", "}\n"}) {  // 14 us for each would be seconds
     std::string text;
     for (int i = 0; i < 500'000; ++i) text += line;
-    write_file_atomically(path, text);
+    detail::write_file_atomically(path, text);
     const auto start = std::chrono::steady_clock::now();
     CHECK(read_log(path).unreadable == 500'000);
     CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(3));
@@ -237,8 +237,8 @@ TEST_CASE("events: records have TFRecord's frame, and every field comes back") {
 
 TEST_CASE("events: a later file sorts after the former ones, and tells TensorBoard its first step") {
   Folder folder;
-  write_file_atomically(folder / "events.out.tfevents.3000000000.host.1.0", "");
-  write_file_atomically(folder / "other", "");
+  detail::write_file_atomically(folder / "events.out.tfevents.3000000000.host.1.0", "");
+  detail::write_file_atomically(folder / "other", "");
   { EventFile first(folder.path, 6); }
   { EventFile second(folder.path, 8); }
   const auto files = files_in(folder.path);
@@ -251,7 +251,7 @@ TEST_CASE("events: a later file sorts after the former ones, and tells TensorBoa
 
 TEST_CASE("events: a folder that cannot be written, a full disk and a removed file are errors") {
   Folder folder;
-  write_file_atomically(folder / "file", "");
+  detail::write_file_atomically(folder / "file", "");
   CHECK_SAYS((void)EventFile(folder / "file", 1), "file");
   CHECK_SAYS((void)EventFile(folder / "file/below", 1), "Not a directory");
   EventFile events(folder / "events", 1);

@@ -56,7 +56,7 @@ TEST_CASE("profiler: layers of a GPT are ranges, kernels of backward belong to t
     if (has(what, "gpt.h.1.mlp.fc ") && (has(what, " linear") || has(what, " matmul")))
       products[what.substr(0, what.find(' '))] += n;
   CHECK(products == std::map<std::string, int>{{"forward", 1}, {"backward", 2}});
-  const ProfileTable t = detail::kernel_time_by_range(p);
+  const ProfileTable t = kernel_time_by_range(p);
   double sum = 0;
   for (const auto& row : t.rows)
     if (!std::get<std::string>(row.back()).starts_with(' ')) sum += std::get<double>(row[1]);
@@ -114,7 +114,7 @@ TEST_CASE("profiler: a trainer's steps have their phases") {
     if (r.kind == RangeKind::range) ++ranges[r.path->path()];
   CHECK(ranges == std::map<std::string, int>{
                       {"step", 2}, {"step.forward", 4}, {"step.loss", 8}, {"step.backward", 4}, {"step.optimizer", 4}});
-  const ProfileTable t = detail::kernel_time_by_range(p);
+  const ProfileTable t = kernel_time_by_range(p);
   CHECK(t.at("step", "Instances") == 2);
   double percent = 0;
   for (const char* phase : {"  forward", "  loss", "  backward", "  optimizer"}) percent += t.at(phase, "Time (%)");

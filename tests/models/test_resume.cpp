@@ -48,7 +48,7 @@ StepRecord record(int64_t step) {
 }
 std::string load_error(const std::string& content) {
   Folder folder;
-  write_file_atomically(folder / "c.safetensors", content);
+  detail::write_file_atomically(folder / "c.safetensors", content);
   const std::string message = error_of([&] { load_checkpoint(folder / "c.safetensors"); });
   if (message != "no error") CHECK_HAS(message, folder / "c.safetensors");  // whatever it is, the file is named
   return message;
@@ -227,7 +227,7 @@ TEST_CASE("checkpoint: a file cut short, changed in any byte, or of something el
     if (at >= data_at) {
       CHECK_HAS(message, "it was damaged after it was written");
     } else if (message == "no error") {  // blanks around the header's JSON are valid
-      write_file_atomically(folder / "bad", bad);
+      detail::write_file_atomically(folder / "bad", bad);
       save_checkpoint(folder / "again", load_checkpoint(folder / "bad"));
       CHECK(read_file(folder / "again") == good);
     }
@@ -262,9 +262,9 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
   RunConfig run;
   run.model = tiny_model();
   const auto refused = [&](auto change) {
-    auto j = own_json(to_json(run));
+    auto j = detail::own_json(to_json(run));
     change(j);
-    return error_of([&] { run_config_from_json(text_of(j), "the file"); });
+    return error_of([&] { detail::run_config_from_json(detail::text_of(j), "the file"); });
   };
   CHECK(refused([](auto&) {}) == "no error");
   for (const RunField& f : detail::run_fields()) {
@@ -358,7 +358,7 @@ TEST_CASE("data: its identity sees each token, their order and nothing else") {
   std::vector<int64_t> many(40'000);
   for (size_t i = 0; i < many.size(); ++i) many[i] = int64_t(i * i % 60'000);
   const std::vector<uint16_t> small(many.begin(), many.end());
-  write_file_atomically(folder / "ids.bin", [&](const Sink& write) { write(std::as_bytes(std::span(small))); });
+  detail::write_file_atomically(folder / "ids.bin", [&](const Sink& write) { write(std::as_bytes(std::span(small))); });
   CHECK(DataIdentity::of(TokenData::from_file(folder / "ids.bin")).hash == hash(many));
   const uint64_t before = hash(many);
   many[33'000] ^= 1;
@@ -374,7 +374,7 @@ TEST_CASE("log: resuming keeps the lines up to a step, whatever a crash left beh
     return text;
   };
   const auto resumed = [&](const std::string& text, int64_t step) {
-    write_file_atomically(path, text);
+    detail::write_file_atomically(path, text);
     StepLog log = StepLog::resume(path, step);
     const int64_t last = StepLog::last_step_of(path);
     log.write(record(step + 1));
@@ -394,7 +394,7 @@ TEST_CASE("log: resuming keeps the lines up to a step, whatever a crash left beh
   CHECK(resumed(lines(1, 3) + lines(2, 3), 3) == Result{3, lines(1, 4)});  // steps must increase
   CHECK(resumed("", 0) == Result{0, lines(1, 1)});
   const auto found = [&](const std::string& text, int64_t step) {
-    write_file_atomically(path, text);
+    detail::write_file_atomically(path, text);
     const int64_t last = StepLog::last_step_of(path);
     CHECK(read_file(path) == text);
     const StepLog log = StepLog::resume(path, step);

@@ -133,7 +133,7 @@ TEST_CASE("roofline: a training step that runs does the work that was counted") 
       t.dtype = dtype, t.accumulate = accumulate, t.eval_every = 0, t.val_fraction = 0;
       const auto [params, model] = new_gpt(g, Params(Device(), t.seed));
       Trainer trainer(model, params, bytes_of(rhyme()), t);
-      const auto real = counted([&] { trainer.step(); }), planned = detail::step_work(g, t).all();
+      const auto real = counted([&] { trainer.step(); }), planned = step_work(g, t).all();
       for (const WorkOfOp& o : planned) {
         CAPTURE(o.op);
         const auto it = std::ranges::find_if(
@@ -158,7 +158,7 @@ TEST_CASE("roofline: machines, and what takes longest") {
   const Folder folder;
   const std::string path = folder / "own.json";
   const auto with = [&](const std::string& text) {
-    write_file_atomically(path, text);
+    detail::write_file_atomically(path, text);
     return error_of([&] { device_roofline(path); });
   };
   CHECK_HAS(with("[]"), "It must be an object");
@@ -200,7 +200,7 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
     CHECK(int64_t(s.flops) == flops);
   };
   const auto of_arch = [](const char* name, int64_t batch, DType dtype) {
-    return detail::step_work(model_preset(name), step_of(batch, dtype)).all();
+    return step_work(model_preset(name), step_of(batch, dtype)).all();
   };
   check("000: LoRA 512 to 512 of rank 8, 256 rows",
         step_of_layer<nn::LoraDelta>(256, 512, 512, nn::LoraOptions{.rank = 8, .alpha = 16}), 14, 7'716'892,
@@ -226,10 +226,10 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
   CHECK(sum_of(ops, "adamw_step").bytes == 26 * parameters + 2 * others + 2 * (parameters - others) + 4);
   TrainConfig narrow = step_of(4, DType::bf16);
   narrow.moments = DType::bf16;  // 8 bytes fewer, of 28
-  CHECK(sum_of(detail::step_work(model_preset("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
+  CHECK(sum_of(step_work(model_preset("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
         sum_of(ops, "adamw_step").bytes - 8 * parameters);
   narrow.moments = DType::f32, narrow.split_weights = true;  // 2 fewer of split ones
-  CHECK(sum_of(detail::step_work(model_preset("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
+  CHECK(sum_of(step_work(model_preset("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
         sum_of(ops, "adamw_step").bytes - 2 * (parameters - others));
   const int64_t written = sum_of(ops, "square_sums").bytes - (2 * parameters + 2 * others);  // partial sums
   CHECK(written >= parameters / 2048);

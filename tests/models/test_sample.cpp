@@ -11,7 +11,7 @@ using namespace tg;
 
 TEST_CASE("sample: the probabilities of transformers") {
   const MappedFile file(TG_TEST_DATA "/sampling.json");
-  const Json cases = own_json(file.text());
+  const Json cases = detail::own_json(file.text());
   REQUIRE(cases.size() == 13);
   for (const Json& c : cases) {
     SampleOptions o;
@@ -21,7 +21,7 @@ TEST_CASE("sample: the probabilities of transformers") {
     read("temperature", o.temperature), read("top_k", o.top_k), read("top_p", o.top_p), read("min_p", o.min_p);
     read("repetition_penalty", o.repetition_penalty), read("frequency_penalty", o.frequency_penalty);
     read("presence_penalty", o.presence_penalty), read("penalty_last", o.penalty_last);
-    CAPTURE(text_of(c["options"]));
+    CAPTURE(detail::text_of(c["options"]));
     const auto logits = c["logits"].get<std::vector<float>>();
     const auto before = c["before"].get<std::vector<int64_t>>();
     const auto want = c["probabilities"].get<std::vector<double>>(),

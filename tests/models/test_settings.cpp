@@ -154,7 +154,7 @@ TEST_CASE("settings: enums of a run go through words and JSON") {
   CHECK(run.train.schedule == ScheduleKind::constant);
   CHECK(run.train.dtype == DType::bf16);
   CHECK(run.train.recompute == Recompute::block);
-  const auto train = own_json(to_json(run.train));
+  const auto train = detail::own_json(to_json(run.train));
   CHECK(train.at("schedule") == "constant");
   CHECK(train.at("dtype") == "bf16");
   CHECK(run.train.matmul_precision == MatmulPrecision::medium);
@@ -163,14 +163,14 @@ TEST_CASE("settings: enums of a run go through words and JSON") {
              "[matmul_precision] 'tf32' is not known. The names are highest, high, medium.");
   CHECK(train.at("recompute") == "block");
   CHECK(run_of({{"recompute", "cheap"}}).train.recompute == Recompute::cheap);
-  const RunConfig again = run_config_from_json(to_json(run), "the file");
+  const RunConfig again = detail::run_config_from_json(to_json(run), "the file");
   CHECK(to_json(again) == to_json(run));
   CHECK_SAYS(of_text(R"({"dtype": 1})"), "'dtype' is 1. It must be a name in quotes.");
   CHECK(!of_text(R"({"dtype": null})").train.dtype);
   CHECK(RunConfig().train.dtype == DType::f32);
   RunConfig unset;
   unset.train.dtype.reset();
-  CHECK(!run_config_from_json(to_json(unset), "the file").train.dtype);
+  CHECK(!detail::run_config_from_json(to_json(unset), "the file").train.dtype);
 }
 
 TEST_CASE("settings: one that has no effect is an Error that names what takes it away") {
@@ -210,7 +210,7 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
   RunConfig run;
   run.model.rope_theta = 500, run.model.init = InitScheme::xavier, run.model.init_std = 0.5;
   run.train.schedule = ScheduleKind::constant, run.train.min_lr = 1;
-  CHECK(to_json(run_config_from_json(to_json(run), "the file")) == to_json(run));
+  CHECK(to_json(detail::run_config_from_json(to_json(run), "the file")) == to_json(run));
   const std::string stored = R"({"model": )" + to_json(run.model) + R"(, "train": )" + to_json(run.train) +
                              R"(, "tokenizer": {"type": "characters", "characters": "abc"}})";
   Settings settings;

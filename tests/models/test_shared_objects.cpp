@@ -34,7 +34,7 @@ TEST_CASE("a KvCache is shared: an Error, or one pass after the other") {
   const Gpt model(params, tiny());
   const Tensor next = tensor<int64_t>({3, 1}, {1, 2});
   size_t refused = 0;
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 200 || (refused == 0 && round < 20'000); ++round) {  // busy machines rarely overlap
     KvCache cache = round % 2 ? KvCache() : model.make_cache(1);
     const auto errors = errors_of_both([&](size_t) {
       NoGradScope off;

@@ -45,7 +45,7 @@ TokenData range(int64_t begin, int64_t end, const std::string& name = "the data"
 TEST_CASE("token files: those of llm.c and of NumPy are known by their content") {
   const Folder f;
   const auto read = [&](const char* name, std::string_view content, TokenType raw = TokenType::u16) {
-    write_file_atomically(f / name, content);
+    detail::write_file_atomically(f / name, content);
     return ids_of(TokenData::from_file(f / name, raw));
   };
   const std::string narrow = bytes_of<uint16_t>({7, 65535, 1}), wide = bytes_of<uint32_t>({7, 70000, INT32_MAX});
@@ -167,7 +167,7 @@ TEST_CASE("token files: twenty gigabytes take no memory") {
   std::vector<TokenData> shards;
   for (int i = 0; i < 5; ++i) {
     const std::string path = f / fmt::format("{}.bin", i);
-    write_file_atomically(path, std::string_view("\1\0", 2));
+    detail::write_file_atomically(path, std::string_view("\1\0", 2));
     fs::resize_file(path, uintmax_t(4) << 30);
     shards.push_back(TokenData::from_file(path));
   }
@@ -184,14 +184,14 @@ TEST_CASE("token files: twenty gigabytes take no memory") {
 
 TEST_CASE("token files: patterns name files, in order") {
   const Folder f;
-  for (const char* name : {"b1.bin", "a2.bin", "a10.bin", "a[1].bin"}) write_file_atomically(f / name, "ab");
+  for (const char* name : {"b1.bin", "a2.bin", "a10.bin", "a[1].bin"}) detail::write_file_atomically(f / name, "ab");
   CHECK(detail::matching_files(f / "a*.bin") == std::vector<std::string>{f / "a10.bin", f / "a2.bin", f / "a[1].bin"});
   CHECK(detail::matching_files(f / "[b]?.bin") == std::vector<std::string>{f / "b1.bin"});
   CHECK(detail::matching_files(f / "a[1].bin") == std::vector<std::string>{f / "a[1].bin"});  // a file of this name
   CHECK(detail::matching_files(f / "none.bin") == std::vector<std::string>{f / "none.bin"});
   CHECK_SAYS_OF(io, detail::matching_files(f / "c*.bin"), "no file matches " + f / "c*.bin");
   detail::make_folder(f / "x[1]*");
-  write_file_atomically(f / "x[1]*/a.bin", "ab");
+  detail::write_file_atomically(f / "x[1]*/a.bin", "ab");
   const fs::path here = fs::current_path();
   fs::current_path(f / "x[1]*");
   const std::string pattern = detail::absolute_pattern("?.bin"), file = detail::absolute_pattern("a.bin");
@@ -205,17 +205,18 @@ TEST_CASE("token files: those of another tokenizer are refused, as their meta.js
   const ByteTokenizer bytes;
   const std::string spaced = R"({ "added_tokens": [], "decoder": {"type": "Fuse"},
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]} })";
-  write_file_atomically(f / "a.bin", "ab");
+  detail::write_file_atomically(f / "a.bin", "ab");
   const std::vector<TokenData> files{TokenData::from_file(f / "a.bin")};
   detail::check_shards(files, &bytes);
-  write_file_atomically(f / "meta.json", R"({"vocab_size": 65, "shards": 3})");  // file of another program
+  detail::write_file_atomically(f / "meta.json", R"({"vocab_size": 65, "shards": 3})");  // file of another program
   detail::check_shards(files, &bytes);
-  write_file_atomically(f / "meta.json", text_of(Json{{"tokenizer_hash", detail::tokenizer_hash(bytes)}}));
+  detail::write_file_atomically(f / "meta.json",
+                                detail::text_of(Json{{"tokenizer_hash", detail::tokenizer_hash(bytes)}}));
   detail::check_shards(files, &bytes);
   detail::check_shards(files, nullptr);
   detail::check_shards(files, Tokenizer::from_json("{\n  \"type\": \"bytes\"\n}").get());
   CHECK(detail::tokenizer_hash(*Tokenizer::from_json(spaced)) ==
-        detail::tokenizer_hash(*Tokenizer::from_json(text_of(own_json(spaced)))));
+        detail::tokenizer_hash(*Tokenizer::from_json(detail::text_of(detail::own_json(spaced)))));
   const auto characters = CharTokenizer::from_text("ab");
   CHECK_SAYS_OF(value, detail::check_shards(files, &characters),
                 "[data] " + f / "a.bin was written with another tokenizer, as " + f / "meta.json says");
@@ -223,10 +224,10 @@ TEST_CASE("token files: those of another tokenizer are refused, as their meta.js
 
 TEST_CASE("token files: shards are those that their meta.json lists, as long as it says") {
   const Folder f;
-  write_file_atomically(f / "a.bin", "abcd");
-  write_file_atomically(f / "b.bin", "ab");
+  detail::write_file_atomically(f / "a.bin", "abcd");
+  detail::write_file_atomically(f / "b.bin", "ab");
   const std::vector<TokenData> files{TokenData::from_file(f / "a.bin")};  // one of two shards
-  const auto meta = [&](std::string_view text) { write_file_atomically(f / "meta.json", text); };
+  const auto meta = [&](std::string_view text) { detail::write_file_atomically(f / "meta.json", text); };
   meta(R"({"shards": {"train": 1}})");  // file of another program
   detail::check_shards(files, nullptr);
   meta(R"({"tokenizer_hash": "1", "shards": {"a.bin": 2, "b.bin": 1}})");
@@ -253,7 +254,7 @@ TEST_CASE("token files: more of them than the soft limit of open files") {
   std::vector<TokenData> shards;
   for (int i = 0; i < 200; ++i) {
     const std::string path = f / fmt::format("{}.bin", i);
-    write_file_atomically(path, "ab");
+    detail::write_file_atomically(path, "ab");
     shards.push_back(TokenData::from_file(path));
   }
   CHECK(ids_of(TokenData::join(shards)) == FileIds(200, 'a' + 256 * 'b'));

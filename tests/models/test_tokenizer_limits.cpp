@@ -13,8 +13,8 @@
 using namespace tg;
 
 namespace {
-Json bytes_json() { return own_json(detail::tokenizer_json(ByteTokenizer())); }
-BpeTokenizer of(const Json& json) { return BpeTokenizer::from_json(text_of(json), "t.json"); }
+Json bytes_json() { return detail::own_json(tokenizer_json(ByteTokenizer())); }
+BpeTokenizer of(const Json& json) { return BpeTokenizer::from_json(detail::text_of(json), "t.json"); }
 std::string base64(const std::string& bytes) {
   constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string to;

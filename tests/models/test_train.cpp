@@ -224,7 +224,7 @@ TEST_CASE("log: one JSON object a step, written at once") {
     log.write(r);
     const std::string text(MappedFile(folder / "log.jsonl").text());
     CHECK(std::count(text.begin(), text.end(), '\n') == ++lines);
-    const auto j = own_json(text.substr(text.rfind('\n', text.size() - 2) + 1));
+    const auto j = detail::own_json(text.substr(text.rfind('\n', text.size() - 2) + 1));
     CHECK(j.at("step") == r.step);
     CHECK(j.at("loss").get<double>() == r.loss);  // the shortest digits that read back
     CHECK(j.at("grad_norm").get<double>() == r.grad_norm);
@@ -238,7 +238,7 @@ TEST_CASE("log: one JSON object a step, written at once") {
   CHECK(lines == 4);
   StepRecord lost;
   lost.loss = std::nan("");
-  CHECK(own_json(to_json(lost)).at("loss").is_null());
+  CHECK(detail::own_json(to_json(lost)).at("loss").is_null());
   CHECK_SAYS(StepLog(folder / "log.jsonl/x"), "cannot be opened for writing: Not a directory");
   StepLog full("/dev/full");
   CHECK_SAYS(full.write(lost), "/dev/full cannot be appended to: No space left on device");

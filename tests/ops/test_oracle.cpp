@@ -257,7 +257,7 @@ TEST_CASE("values and gradients of PyTorch") {
   for (auto& [key, attributes] : file.metadata()) {
     REQUIRE_MESSAGE(functions().contains(op_of(key)),
                     "the case '" << key << "' has no function in this file. Add one.");
-    for (DType t : {DType::f64, DType::f32}) check_oracle(file, key, own_json(attributes), t);
+    for (DType t : {DType::f64, DType::f32}) check_oracle(file, key, detail::own_json(attributes), t);
   }
 }
 // A new op needs a case in make_fixtures.py (which finds pointwise functions) and a function above.
@@ -265,7 +265,7 @@ TEST_CASE("every differentiable op has values of PyTorch") {
   const SafetensorsFile file(TG_TEST_DATA "/ops.safetensors");
   std::set<std::string> names;
   for (auto& [key, attributes] : file.metadata())
-    names.insert(op_of(key) + (own_json(attributes).contains("number") ? "_scalar" : ""));
+    names.insert(op_of(key) + (detail::own_json(attributes).contains("number") ? "_scalar" : ""));
   for (auto& [name, f] : functions()) CHECK_MESSAGE(names.contains(name), no_case(name));
   const std::set<std::string_view> without{
       "dropout",            // another mask

@@ -25,7 +25,7 @@ void check_values(const Tensor& got, const Values& expected, bool signs_free = f
   const double epsilon = got.dtype() == DType::f64 ? 1e-15 : got.dtype() == DType::f32 ? 3e-7 : 4e-3;
   for (size_t i = 0; i < v.size(); ++i) {
     const double want = expected[i % expected.size()];
-    CAPTURE_ALL(describe(got), i, v[i], want);
+    CAPTURE_ALL(detail::describe(got), i, v[i], want);
     const bool exact = !std::isfinite(want) || want == 0;
     CHECK(
         (exact ? same(v[i], want) || (signs_free && v[i] == want) : std::abs(v[i] - want) <= epsilon * std::abs(want)));

@@ -100,12 +100,12 @@ template <class F> bool wait_for(Process& p, F asked) {
 inline std::string steps_of(const std::string& path) {
   std::string text, line;
   for (std::ifstream in(path); std::getline(in, line);) {
-    Json j = own_json(line);
+    Json j = detail::own_json(line);
     for (const char* field : {"ms", "tokens_per_s", "peak_bytes"}) {
       CHECK(j.contains(field));
       j.erase(field);
     }
-    text += text_of(j) + "\n";
+    text += detail::text_of(j) + "\n";
   }
   return text;
 }
@@ -129,7 +129,7 @@ struct Reference {
   Reference(const Arguments& before, const Arguments& what, const Arguments& settings,
             const std::vector<std::string>& names)
       : command(what) {
-    write_file_atomically(folder / "text.txt", rhyme());
+    detail::write_file_atomically(folder / "text.txt", rhyme());
     if (!before.empty()) {
       Process p(folder.path, before);
       REQUIRE_MESSAGE(p.status() == 0, p.errors());
@@ -195,7 +195,7 @@ inline Arguments tiny_with(const Arguments& flags) {
   return r;
 }
 struct TextFolder : Folder {
-  TextFolder() { write_file_atomically(*this / "text.txt", rhyme()); }
+  TextFolder() { detail::write_file_atomically(*this / "text.txt", rhyme()); }
 };
 inline const Arguments kTrain = {"train", "--data", "text.txt", "--out", "run"};
 

@@ -60,7 +60,7 @@ inline std::vector<Tensor> wide(std::vector<Tensor> x) {
 }
 template <class F> void for_pairs(const OpCase& c, const Result& a, const Result& b, F check) {
   const auto pair = [&](const std::string& what, size_t i, const Tensor& x, const Tensor& y) {
-    INFO(c.name(), what, i, ": ", describe(x), " against ", describe(y), ", off by ", distance(x, y));
+    INFO(c.name(), what, i, ": ", detail::describe(x), " against ", detail::describe(y), ", off by ", distance(x, y));
     CHECK(x.shape() == y.shape());
     check(x, y);
   };

@@ -8,14 +8,14 @@
 namespace tg {
 
 inline BpeTokenizer chat_tokenizer() {
-  Json json = own_json(detail::tokenizer_json(ByteTokenizer()));
+  Json json = detail::own_json(tokenizer_json(ByteTokenizer()));
   Json added = Json::array();
   int64_t id = 256;
   for (const char* token : {"<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>",
                             "<|end_header_id|>", "<|eot_id|>", "<s>", "</s>"})
     added.push_back(Json{{"id", id++}, {"content", token}, {"special", true}});
   json["added_tokens"] = added;
-  return BpeTokenizer::from_json(text_of(json), "chat");
+  return BpeTokenizer::from_json(detail::text_of(json), "chat");
 }
 
 }  // namespace tg

@@ -17,6 +17,6 @@ inline void check_json(const Json& got, const Json& want, const std::string& pat
     CHECK(got == want);
   }
 }
-inline void check_json(const Json& got, const char* want) { check_json(got, own_json(want), ""); }
+inline void check_json(const Json& got, const char* want) { check_json(got, detail::own_json(want), ""); }
 
 }  // namespace tg

@@ -16,7 +16,7 @@ RopeScaling rope_scaling_of(const Json& j) {
   return s;
 }
 Oracle::Oracle(const std::string& name) : file(TG_TEST_DATA "/" + name + ".safetensors") {
-  const Json c = own_json(file.metadata().at("config"));
+  const Json c = detail::own_json(file.metadata().at("config"));
   const auto activation = c.at("activation").get<std::string>();
   const auto integer = [&](const char* key) { return c.contains(key) ? c.at(key).get<int64_t>() : 0; };
   config = {.vocab_size = c.at("vocab").get<int64_t>(),

@@ -31,7 +31,7 @@ inline constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std
 template <class T = float> std::vector<T> values(const Tensor& t) { return t.to_vector<T>(); }
 // Row-major, bit by bit: NaN equals itself, and 0 is not -0.
 std::vector<std::byte> bits_of(const Tensor& t);
-// matmul(x, x) in range a and sum() in b of layer norm, lazily; evaluated in a third range.
+// Lazy ops in profiler ranges a and b.
 void lazy_in_ranges(const Tensor& x);
 // Bit for bit; an empty tensor equals an empty one.
 void check_same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b);

@@ -11,11 +11,11 @@ inline std::string data_folder(const std::string& name) { return TG_TEST_DATA "/
 template <class F>
 std::string with_key(const std::string& path, const std::string& key, const Json& x, const F& error) {
   const std::string before = read_file(path);
-  Json j = own_json(before);
+  Json j = detail::own_json(before);
   j[key] = x;
-  write_file_atomically(path, text_of(j));
+  detail::write_file_atomically(path, detail::text_of(j));
   const std::string message = error();
-  write_file_atomically(path, before);
+  detail::write_file_atomically(path, before);
   return message;
 }
 struct HfFolder : Folder {

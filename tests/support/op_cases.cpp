@@ -300,8 +300,7 @@ struct Cases : OpCaseList {
       return all_reduce(x, Communicator::self());
     }).gradcheck = 0;
     several("finish_sums", "two at once", {floats({r, c}), floats({c})}, [](Inputs x) {
-      PendingSums a = detail::start_all_reduce(x, Communicator::self()),
-                  b = detail::start_all_reduce(x, Communicator::self());
+      PendingSums a = start_all_reduce(x, Communicator::self()), b = start_all_reduce(x, Communicator::self());
       const Tensors y = b.finish();
       return Tensors{a.finish()[0], y[1]};
     }).gradcheck = 0;

@@ -76,13 +76,13 @@ TEST_CASE("sums under way on devices: several at once, beside kernels, of values
   for (const Tensor& t : here) there.push_back(t.to(*d));
   const auto f = [](Inputs x) {
     const Tensor w = x[0] * 1.0;
-    PendingSums a = detail::start_all_reduce(x, world()),
-                b = detail::start_reduce_scatter(std::array{w}, cuts_of(w.numel())[0], world());
+    PendingSums a = start_all_reduce(x, world()),
+                b = start_reduce_scatter(std::array{w}, cuts_of(w.numel())[0], world());
     w.assign(w + 1.0);
     Tensor beside = w;
     for (int i = 0; i < 4; ++i) beside = beside * 0.5 + w;
     std::vector<Tensor> all{beside, b.finish()[0]};
-    PendingSums c = detail::start_all_reduce(std::array{all[1] * 2.0}, world());
+    PendingSums c = start_all_reduce(std::array{all[1] * 2.0}, world());
     for (const Tensor& t : a.finish()) all.push_back(t + t);
     all.push_back(c.finish()[0]);
     return all;
@@ -94,14 +94,14 @@ TEST_CASE("sums under way on devices: several at once, beside kernels, of values
     for (size_t i = 0; i < want.size(); ++i) CHECK(bits_of(got[i]) == bits_of(want[i]));
   };
   const auto on_device = equal(there);
-  { const PendingSums dropped = detail::start_all_reduce(on_device, world()); }
+  { const PendingSums dropped = start_all_reduce(on_device, world()); }
   {
-    PendingSums sums = detail::start_all_reduce(on_device, world());
+    PendingSums sums = start_all_reduce(on_device, world());
     const LazyScope lazy;
     (void)sums.finish();
   }
   CHECK_HAS(error_of([&] {
-              const PendingSums sums = detail::start_all_reduce(on_device, world());
+              const PendingSums sums = start_all_reduce(on_device, world());
               (void)bits_of(embedding(tensor(std::vector<int64_t>{7}, {1}).to(*d), zeros({2, 2}).to(*d)));
             }),
             "[embedding] id 7 at position");
