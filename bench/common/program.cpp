@@ -27,6 +27,7 @@ void declare_shared(Command& c, SharedFlags& f, int shared) {
     c.toggle("--cpu-time", "one thread, and its processor time: for a machine busy with other work", f.cpu_time);
   if (shared & kDocument)
     c.toggle("--against-document", "print the document's figures next to ours", f.against_document);
+  if (shared & kQuick) c.toggle("--quick", "the smallest sizes, a few times each: seconds, as a test", f.quick);
   if (!(shared & kResults)) return;
   c.option("--device", "NAME", "cpu or cuda", f.device);
   c.option("--json", "FILE", "write machine, date and figures to this file", f.json);

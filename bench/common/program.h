@@ -26,9 +26,9 @@ using apps::Command;
 struct SharedFlags {
   std::string json, commit, device = "cpu", filter;
   int64_t threads = 0;  // 0: all
-  bool cpu_time = false, against_document = false;
+  bool cpu_time = false, against_document = false, quick = false;
 };
-enum Shared { kThreads = 1, kCpuTime = 2, kDocument = 4, kResults = 8 };
+enum Shared { kThreads = 1, kCpuTime = 2, kDocument = 4, kResults = 8, kQuick = 16 };
 void declare_shared(Command&, SharedFlags&, int shared);  // a sum of these
 template <NamedEnum E> void read_name(std::string_view word, E& value) {
   try {

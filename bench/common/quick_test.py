@@ -105,13 +105,12 @@ CASES["bench_training"] = [  # the second run is compared with the first
     (1, "no id has 'no such id'", "--quick --filter 'no such id'"), (1, DEVICE, "--quick --device abacus"),
     (2, "quik", "--quik"), (2, "fast", "--mode fast"), (2, "samples", "--samples 1"), (2, "target", "--target 0")]
 
-SMALL = "--sizes tiny --batch 2 --context 8 --vocab 50"
 RUNS = [f"tiny_{computation}_warmup_{warmup}_mixed_{mixed}"
         for computation in ("forward", "backward", "forward_backward") for warmup in (0, 1) for mixed in (False, True)]
 LOGGED = ("Running profile for: ", r'Running profile with GPT config: \n[{]\n    "approximate": null',
           r'Profiler config: \n[{]\n    "computation": ', r'Profile result: \n[{]\n    "computation": ')
 CASES["bench_gpt_timeit"] = [  # two runs share a model, which is logged once
-    *(dict(args=f"{SMALL} --steps 3 --mode {m} --against-document --commit test --json {m}.json",
+    *(dict(args=f"--quick --steps 3 --mode {m} --against-document --commit test --json {m}.json",
            matches={f"[0-9-]+ [0-9:]+,[0-9]+ - bench_gpt_timeit - INFO - {line}": at_least(13) for line in LOGGED},
            prints=[r"\n +name +computation +times +mean_time", "Warm-up claim: ", "of 6 pairs", "Consistency: "],
            lacks="Compared with document", file=f"{m}.json", keys="device mode clock batch context vocab seed",
@@ -120,16 +119,16 @@ CASES["bench_gpt_timeit"] = [  # two runs share a model, which is logged once
            positive=["rows/*/std_dev|peak_bytes|loss",
                      f"rows/{timed}/mean_time|median_time|min_time|max_time|total_time"])
       for m, timed in zip(MODES, ("*", "0|1|2|3|8|9|10|11"))),
-    (1, "no run has 'no such run'", f"{SMALL} --filter 'no such run'"), (1, DEVICE, f"{SMALL} --device abacus"),
-    (2, "--batch is -2", f"{SMALL} --batch -2"), (2, "--context is 0", f"{SMALL} --context 0"), (2, "quik", "--quik"),
-    (2, "--steps is 0. It must be from 1 to 1000000", f"{SMALL} --steps 0"), (2, "steps", "--steps many"),
-    (2, "--vocab is 1. It must be from 2", f"{SMALL} --vocab 1"), (2, "'true' is not known", f"{SMALL} --mixed true"),
-    (2, "'foward' is not known", f"{SMALL} --computations foward"), (2, "'lazy' is not known", f"{SMALL} --mode lazy"),
+    (1, "no run has 'no such run'", "--quick --filter 'no such run'"), (1, DEVICE, "--quick --device abacus"),
+    (2, "--batch is -2", "--quick --batch -2"), (2, "--context is 0", "--quick --context 0"), (2, "quik", "--quik"),
+    (2, "--steps is 0. It must be from 1 to 1000000", "--quick --steps 0"), (2, "steps", "--steps many"),
+    (2, "--vocab is 1. It must be from 2", "--quick --vocab 1"), (2, "'true' is not known", "--quick --mixed true"),
+    (2, "'foward' is not known", "--quick --computations foward"), (2, "'lazy' is not known", "--quick --mode lazy"),
     (1, "Did you mean 'medium'", "--sizes meduim"), (1, ROOM, "--sizes medium --batch 1000000 --matrix-only"),
-    (1, "threads", f"{SMALL} --threads 100000"),
-    (1, "", f"{SMALL} --matrix-only --computations forward --warmups 1 --check-warmup")]
+    (1, "threads", "--quick --threads 100000"),
+    (1, "", "--quick --matrix-only --computations forward --warmups 1 --check-warmup")]
 
-STEP = "--arch nano --layers 1 --width 32 --heads 2 --context 16 --batch 2 --steps 3 --untimed 2"
+STEP = "--arch nano --quick"
 CASES["bench_step"] = [
     *(dict(args=f"{STEP} --mode {m} --commit test --json {m}.json", file=f"{m}.json",
            prints=[f"nano, [0-9]+ parameters, 1 x 2 x 16 tokens, {m}: median [0-9.]+ ms of 3 steps"],
@@ -143,9 +142,8 @@ CASES["bench_step"] = [
     (1, DEVICE, f"{STEP} --device abacus"), (1, "batch is 'many'", "--batch many"),
     (1, ROOM, "--arch gpt2 --batch 10000000"), (2, "Did you mean '--layers'", "--layer 3")]
 
-TINY = "--size tiny --batch 1 --context 8 --vocab 40"
 CASES["bench_lm_profile"] = [
-    dict(args=f"{TINY} --answers --against-document --commit test --json run.json --trace trace.json --csv csv",
+    dict(args="--quick --answers --against-document --commit test --json run.json --trace trace.json --csv csv",
          prints=["Model: tiny, Context Length: 8", "type=forward", "type=backward", "type=train", "Profiling complete",
                  "nvtx_sum", ":warmup", ":profiled_step", ":attention_sublayer", "cpu_kern_sum", r"\n1. ", r"\n9. ",
                  r"GFLOP/s, [0-9.]+ % of [0-9]+\n"],
@@ -155,12 +153,12 @@ CASES["bench_lm_profile"] = [
          positive=["runs/*/peak_bytes|tables", "runs/*/step/seconds|kernel_seconds", "runs/*/timeline/kernels|tracks"],
          values={"runs/*/timeline/ranges/0/0": "profiled_step"}),
     dict(file="trace.json", lengths={"traceEvents": at_least(101)}),
-    (1, "Did you mean 'small'", "--size smal"), (2, "--warmup is -1", f"{TINY} --warmup -1"),
-    (2, "--batch is 0. It must be from 1 to", f"{TINY} --batch 0"),
-    (2, "--context is 1. It must be from 2 to", f"{TINY} --context 1"), (2, "--layers is -1", f"{TINY} --layers -1"),
-    (2, "'fusd' is not known", f"{TINY} --form fusd"), (1, DEVICE, f"{TINY} --device abacus"),
-    (1, ROOM, "--size small --batch 100000"), (1, "no/such/folder", f"{TINY} --trace /no/such/folder/trace.json"),
-    (1, "no/such/folder", f"{TINY} --json /no/such/folder/run.json"), (2, "quik", "--quik")]
+    (1, "Did you mean 'small'", "--size smal"), (2, "--warmup is -1", "--quick --warmup -1"),
+    (2, "--batch is 0. It must be from 1 to", "--quick --batch 0"),
+    (2, "--context is 1. It must be from 2 to", "--quick --context 1"), (2, "--layers is -1", "--quick --layers -1"),
+    (2, "'fusd' is not known", "--quick --form fusd"), (1, DEVICE, "--quick --device abacus"),
+    (1, ROOM, "--size small --batch 100000"), (1, "no/such/folder", "--quick --trace /no/such/folder/trace.json"),
+    (1, "no/such/folder", "--quick --json /no/such/folder/run.json"), (2, "quik", "--quik")]
 
 CASES["bench_decode"] = [
     dict(args="--arch nano --batch 2 --prompt 3,9 --tokens 5 --rounds 2 --commit test --json run.json",
@@ -170,18 +168,17 @@ CASES["bench_decode"] = [
          positive=["decoding/*/ways/*/tokens_per_second"]),
     (2, "--tokens is 1", "--arch nano --tokens 1"), (1, "gpt9", "--arch gpt9"), (2, "quik", "--quik")]
 
-GRID = "--dims 32 --batch 48 --repeat 2 --quick"
 PARTS = ("standard_fwd standard_gw standard_gx rowwise_fwd rowwise_bwd global_fwd global_bwd x_quantize_rowwise "
          "g_quantize_rowwise w_quantize_rowwise w_quantize_colwise_transpose w_quantize_global "
          "w_quantize_global_transpose cast_x cast_g cast_w").split()
 TIMES = [*PARTS, "time_standard", "time_rowwise", "time_global"]
 KEYS = ["repeat", "batch_size", "dim_out", "dim_in", "wm", "switch", *TIMES]
 CASES["bench_switchback"] = [
-    *(dict(args=f"{GRID} --wm 2,3.1 --dtype {t} --against-document --commit test --json {t}.json --jsonl rows.jsonl",
+    *(dict(args=f"--quick --wm 2,3.1 --dtype {t} --against-document --commit test --json {t}.json --jsonl rows.jsonl",
            matches={fr"\ntime {part}: [0-9]+[.][0-9][0-9][0-9] ms\n": 4 for part in PARTS},
-           prints=[f"; {t} [(]as asked for[)], 2 calls of each op after 1 untimed", r"row 2 of 4: 64 -> 32, batch 48\n",
+           prints=[f"; {t} [(]as asked for[)], 2 calls of each op after 1 untimed", r"row 2 of 4: 32 -> 16, batch 24\n",
                    r"\nTOTAL STANDARD ", r"\nTOTAL ROWWISE ", r"\nTOTAL GLOBAL ", r"\nspeedup -?[0-9]",
-                   "rate w_quantize_global: +[0-9.]+ +GB/s", "memory_efficient +compiled ", "32 -> 99 +48 "],
+                   "rate w_quantize_global: +[0-9.]+ +GB/s", "memory_efficient +compiled ", "16 -> 50 +24 "],
            lacks="Compared with document", file=f"{t}.json", keys="device clock repeat untimed seed dtype why_dtype",
            lengths={"grid": 4, "grid/*/layers": 8, "grid/*/rates": 16},
            positive=["grid/*/" + "|".join([*TIMES, "best_speedup", "quantise_share", "peak_bytes"])])
@@ -189,12 +186,12 @@ CASES["bench_switchback"] = [
     dict(file="rows.jsonl", lengths={"": 8, "*": 25}, true={  # the second run appends
         "numbers in the document's order": lambda rows: all(
             [key for key, _ in row] == KEYS and all(isinstance(x, (int, float)) for _, x in row) for row in rows)}),
-    dict(args="--dims 1024 --batch 1024 --rows 0 --repeat 1 --quick --parts-only --against-document",
+    dict(args="--dims 1024 --batch 1024 --rows 0 --repeat 1 --parts-only --against-document",
          prints=["Compared with document 001", r"\n1024 -> 4096 +1024 .* 0[.]47 +0[.]41\n"], lacks="step of the layer"),
-    (1, "--repeat is 0", "--dims 32 --repeat 0"), (1, DEVICE, f"{GRID} --device abacus"),
-    (2, "--dtype is 'f16'.* It is one of auto, f32, bf16", f"{GRID} --dtype f16"),
-    (2, "Did you mean 'True'", f"{GRID} --switch true"), (2, "--seed is '-1'", f"{GRID} --seed -1"),
-    (1, "--rows is 2", f"{GRID} --rows 2"), (1, "--wm has 'wide'", f"{GRID} --wm wide"),
+    (1, "--repeat is 0", "--dims 32 --repeat 0"), (1, DEVICE, "--quick --device abacus"),
+    (2, "--dtype is 'f16'.* It is one of auto, f32, bf16", "--quick --dtype f16"),
+    (2, "Did you mean 'True'", "--quick --switch true"), (2, "--seed is '-1'", "--quick --seed -1"),
+    (1, "--rows is 2", "--quick --rows 2"), (1, "--wm has 'wide'", "--quick --wm wide"),
     (1, ROOM, "--dims 8096 --batch 100000000"), (2, "quik", "--quik"), (2, "repeat", "--repeat many")]
 
 CELLS = "--sizes 64,96 --batches 1,3 --fragments 2,8 --warmup 3 --steps 2"
@@ -268,7 +265,7 @@ CASES["bench_cuda"] = [
            same=["loss"], values=values) for m, values in zip(MODES, ({}, {"compiled/graph_launches": [2]}))),
     dict(file="step_compiled.json",
          true={"all ops recorded": lambda r: r["compiled"]["recorded_ops"] == r["compiled"]["ops"]}),
-    dict(program="bench_switchback", args="--device cuda --dims 16 --batch 24 --repeat 1 --quick --json s.json",
+    dict(program="bench_switchback", args="--device cuda --quick --json s.json",
          prints=["bf16 [(]this device has instructions", "time global_bwd: ", "rate w_quantize_global_transpose: ",
                  "memory_efficient +compiled "], file="s.json"),
     dict(program="bench_fragmented", args="--device cuda --sizes 32 --batches 3 --fragments 2,4 --run eager,compiled "

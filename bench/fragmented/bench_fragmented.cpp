@@ -60,5 +60,5 @@ int main(int argc, char** argv) {
       argc, argv, "bench_fragmented",
       "Document 002's benchmark of fragmented layers: forward passes and steps of Adam next to "
       "those of a linear layer, and their memory. Run it on a quiet machine.",
-      kThreads | kCpuTime | kDocument, declare, measured);
+      kThreads | kCpuTime | kDocument | kQuick, declare, measured);
 }

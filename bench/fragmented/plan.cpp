@@ -68,6 +68,7 @@ std::vector<FragmentedCell> fragmented_grid() {
 }
 FragmentedPlan fragmented_plan(const FragmentedFlags& flags) {
   FragmentedFlags f = flags;
+  if (f.quick) f.sizes = {128}, f.warmup = f.steps = 1;
   const Device device = Device::parse(f.device);
   const bool full = f.full || device != Device::cpu();
   if (f.sizes.empty()) f.sizes.assign(std::begin(kSizes), full ? std::end(kSizes) : std::begin(kSizes) + 1);

@@ -70,5 +70,5 @@ int main(int argc, char** argv) {
       argc, argv, "bench_gpt_timeit",
       "Document 004's profile of a GPT: forward, backward and both, with and without a warm-up "
       "step and mixed precision, a few timed steps each. Run it on a quiet machine.",
-      kThreads | kCpuTime | kDocument, declare, measured);
+      kThreads | kCpuTime | kDocument | kQuick, declare, measured);
 }

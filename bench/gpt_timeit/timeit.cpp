@@ -44,7 +44,9 @@ std::vector<TimeitRun> timeit_runs(const TimeitFlags& f) {
   }
   return runs;
 }
-TimeitPlan timeit_plan(const TimeitFlags& f) {
+TimeitPlan timeit_plan(const TimeitFlags& flags) {
+  TimeitFlags f = flags;
+  if (f.quick) f.sizes = {"tiny"}, f.setup.batch = 2, f.setup.context = 8, f.setup.vocab = 50;
   for (const int64_t n : f.warmups) check_within(kTimeit, "warmups", n, 0, 1'000'000);
   TimeitPlan plan{f.setup, {}, timeit_runs(f)};
   plan.setup.device = Device::parse(f.device);

@@ -82,7 +82,14 @@ std::string text_of(const CompileStats* c, Device device) {
   return device == Device::cpu() ? "compiled" : fmt::format("compiled, no graph: {}", c->why_no_graph);
 }
 
-int measured(const StepFlags& f, int argc, char** argv) {
+int measured(const StepFlags& flags, int argc, char** argv) {
+  StepFlags f = flags;
+  if (f.quick) {
+    f.untimed = 2, f.steps = 3;
+    for (const auto& [name, word] : {std::pair{"layers", "1"}, {"width", "32"}, {"heads", "2"}, {"context", "16"}})
+      f.settings.emplace_back(name, word);
+    f.settings.emplace_back("batch", "2");
+  }
   const RunConfig run = run_of(f);
   const Origin origin = begin(f, argc, argv, "; each step ends synchronised");
   const Device device = Device::parse(f.device);
@@ -146,5 +153,5 @@ int main(int argc, char** argv) {
   return run_benchmark<StepFlags>(argc, argv, "bench_step",
                                   "Times whole training steps of a named model on random tokens, as `tapegrad train` "
                                   "makes them, without its files. Settings have its flags.",
-                                  kThreads, declare, measured);
+                                  kThreads | kQuick, declare, measured);
 }

@@ -86,7 +86,9 @@ GptConfig lm_config(std::string_view size) {
   return c;
 }
 
-LmPlan lm_plan(const LmFlags& f) {
+LmPlan lm_plan(const LmFlags& flags) {
+  LmFlags f = flags;
+  if (f.quick) f.setup.size = "tiny", f.setup.batch = 1, f.context = 8, f.vocab = 40;
   LmPlan plan{{setup_of(f)}, f.types};
   check_once(kLmProfile, f.types, name_of<StepType>);
   TG_CHECK(!f.answers || std::ranges::find(plan.types, StepType::train) != plan.types.end(), value,

@@ -14,7 +14,6 @@ struct TrainingFlags : SharedFlags {
   RunMode mode = RunMode::eager;
   double warmup = 3, target = 5;  // seconds
   int64_t samples = 100;
-  bool quick = false;
 };
 
 std::vector<TrainingRow> wanted_rows(const TrainingFlags& flags, Device device) {
@@ -65,11 +64,10 @@ int main(int argc, char** argv) {
     c.option("--warmup", "seconds, for each id", f.warmup, 0, 60);
     c.option("--target", "seconds, for all samples of an id", f.target, 0.001, 600);
     c.option("--samples", "of each id; complete_iteration takes 10 at most", f.samples, 2, 10'000);
-    c.toggle("--quick", "two samples of few iterations and no warm-up, as a test", f.quick);
     c.option("--filter", "TEXT", "only ids with this in them: lora_forward, rank_8", f.filter);
   };
   return run_benchmark<TrainingFlags>(argc, argv, "bench_training",
                                       "Measures document 000's benchmarks, LoRA layers and their training, as "
                                       "Criterion.rs does. Run it on a quiet machine.",
-                                      kCpuTime | kDocument, declare, run);
+                                      kCpuTime | kDocument | kQuick, declare, run);
 }

@@ -19,7 +19,6 @@ std::string RowId::text() const {
 namespace {
 struct Flags : SharedFlags {
   double seconds = 0.3;
-  bool quick = false;
   std::string machine;
 };
 MeasureOptions options(const Flags& flags) {
@@ -136,10 +135,9 @@ int main(int argc, char** argv) {
     c.option("--seconds", "at least, for each row", f.seconds, 0, 60);
     c.option("--machine", "FILE",
              "write the rates that the device sustains, for `tapegrad inspect --roofline --device FILE`", f.machine);
-    c.toggle("--quick", "one run of the small rows, as a test", f.quick);
     c.option("--filter", "TEXT", "only rows with this in their text: linear, 'softmax 4096', bf16", f.filter);
   };
   return run_benchmark<Flags>(argc, argv, "bench_ops",
                               "Measures ops and the engine against the peak of the machine. Run it on a quiet machine.",
-                              kCpuTime, declare, run);
+                              kCpuTime | kQuick, declare, run);
 }

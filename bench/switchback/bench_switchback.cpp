@@ -66,11 +66,10 @@ int main(int argc, char** argv) {
              {"auto", "f32", "bf16"});
     c.option("--seed", "of the data, N(0, 1)", f.seed);
     c.toggle("--parts-only", "without the whole layer's step", f.parts_only);
-    c.toggle("--quick", "peaks from one short run each, as a test", f.quick);
     c.option("--jsonl", "FILE", "append one object with the document's keys for each row", f.jsonl);
   };
   return run_benchmark<SwitchBackFlags>(argc, argv, "bench_switchback",
                                         "Document 001's benchmark of SwitchBack: a linear layer in 8-bit integers next "
                                         "to one in full precision, op by op and as a whole. Run it on a quiet machine.",
-                                        kThreads | kCpuTime | kDocument, declare, measured);
+                                        kThreads | kCpuTime | kDocument | kQuick, declare, measured);
 }

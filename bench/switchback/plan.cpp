@@ -112,7 +112,9 @@ DeviceRates device_rates(const std::vector<std::string>& words) {
   const auto number = [&](size_t i) { return positive("predict", words[i], "720,1350,4"); };
   return {.products = number(0), .products_8 = number(1), .bytes = number(2)};
 }
-SwitchBackPlan switchback_plan(const SwitchBackFlags& f) {
+SwitchBackPlan switchback_plan(const SwitchBackFlags& flags) {
+  SwitchBackFlags f = flags;
+  if (f.quick) f.dims = {16}, f.batch = {24}, f.repeat = 2;
   SwitchBackPlan plan;
   plan.setup = setup_of(f, plan.why);
   for (const int64_t dim : f.dims) check_within(kProgram, "dims", dim, 1, kMostWidth);

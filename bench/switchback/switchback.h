@@ -28,7 +28,7 @@ struct SwitchBackFlags : SharedFlags {
   std::vector<Word> swapped{Word::False, Word::True};
   std::string dtype = "auto", jsonl;
   uint64_t seed = 0;
-  bool full = false, parts_only = false, quick = false;
+  bool full = false, parts_only = false;
 };
 
 // A linear layer of an MLP: dim -> dim wm; swapped: dim wm -> dim.

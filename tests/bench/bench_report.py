@@ -12,12 +12,12 @@ if (run := report(ops)).stderr.startswith("skipped:"):
     sys.exit(print(run.stderr))
 os.makedirs(folder, exist_ok=True)
 for name, words in (
-        ("timeit", [timeit, "--sizes", "tiny", "--batch", "2", "--context", "8", "--vocab", "50"]),
+        ("timeit", [timeit, "--quick"]),
         ("decode", [decode, "--arch", "nano", "--prompt", "2", "--tokens", "3", "--rounds", "1"]),
         ("step", [step, *"--arch nano --layers 2 --width 64 --context 32 --batch 4 --steps 3 --untimed 1".split()]),
-        ("switchback", [switchback, "--dims", "16", "--batch", "4", "--repeat", "1", "--quick"]),
+        ("switchback", [switchback, "--quick"]),
         ("fragmented", [fragmented, *"--sizes 64,96 --batches 1,2 --fragments 2,8 --warmup 1 --steps 1".split()]),
-        ("lm", [lm, "--size", "tiny", "--batch", "1", "--context", "8", "--vocab", "40", "--trace", at("trace.json")])):
+        ("lm", [lm, "--quick", "--trace", at("trace.json")])):
     subprocess.run([*words, "--json", at(f"{name}.json")], check=True, capture_output=True)
 run = report(ops, training, *(at(f"{s}.json") for s in "timeit decode step switchback fragmented lm trace".split()))
 assert run.returncode == 0, run.stderr
