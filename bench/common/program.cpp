@@ -100,6 +100,11 @@ std::string Table::text(std::string_view head) const {
   return r;
 }
 
+std::string without_figures(std::string_view document, size_t runs, std::string_view has, const Table& shares) {
+  if (runs == 0) return {};
+  return fmt::format("Runs without figures in document {}: {}. It has {}.\n", document, runs, has) +
+         shares.text("Their shares, ours and the document's:\n");
+}
 void check_fits(const std::string& run, int64_t batch, const std::function<int64_t(int64_t batch)>& bytes,
                 const std::vector<Variant>& others, Device device) {
   std::vector<std::vector<Variant>> lists(1);

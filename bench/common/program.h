@@ -9,6 +9,7 @@
 #include <tapegrad/models/tools/memory_plan.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <ranges>
 #include <set>
@@ -97,8 +98,16 @@ class Table {
   std::vector<std::vector<std::string>> lines_;
   size_t titles_;  // lines of titles
 };
+// Nothing without runs.
+std::string without_figures(std::string_view document, size_t runs, std::string_view has,
+                            const Table& shares = Table({}));
 // The line of <folder>/document.jsonl, which the programs contain, with these members; else null.
 const Json* document_row(std::string_view folder, const Json& members);
+struct Span {
+  double least = HUGE_VAL, most = -HUGE_VAL;
+  void take(double x) { least = std::min(least, x), most = std::max(most, x); }
+  std::string text() const { return fmt::format("{:.2f} to {:.2f}", least, most); }
+};
 inline double number_of(const Json& row, std::string_view key) { return row[key].get<double>(); }
 template <class Rows, class F> Json list_of(const Rows& rows, F json_of_row) {
   Json list = Json::array();

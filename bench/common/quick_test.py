@@ -112,7 +112,8 @@ LOGGED = ("Running profile for: ", r'Running profile with GPT config: \n[{]\n   
 CASES["bench_gpt_timeit"] = [  # two runs share a model, which is logged once
     *(dict(args=f"--quick --steps 3 --mode {m} --against-document --commit test --json {m}.json",
            matches={f"[0-9-]+ [0-9:]+,[0-9]+ - bench_gpt_timeit - INFO - {line}": at_least(13) for line in LOGGED},
-           prints=[r"\n +name +computation +times +mean_time", "Warm-up claim: ", "of 6 pairs", "Consistency: "],
+           prints=[r"\n +name +computation +times +mean_time", "Warm-up claim: ", "of 6 pairs", "Consistency: ",
+                  "figures in document 004: 14[.]"],
            lacks="Compared with document", file=f"{m}.json", keys="device mode clock batch context vocab seed",
            lengths={"rows": 12, "standalone": 2, "rows/*/times": 3},
            values={"warmup_claim/pairs": [6], "rows/*/name": RUNS},  # compiled, a backward time is a difference
@@ -146,7 +147,7 @@ CASES["bench_lm_profile"] = [
     dict(args="--quick --answers --against-document --commit test --json run.json --trace trace.json --csv csv",
          prints=["Model: tiny, Context Length: 8", "type=forward", "type=backward", "type=train", "Profiling complete",
                  "nvtx_sum", ":warmup", ":profiled_step", ":attention_sublayer", "cpu_kern_sum", r"\n1. ", r"\n9. ",
-                 r"GFLOP/s, [0-9.]+ % of [0-9]+\n"],
+                 r"GFLOP/s, [0-9.]+ % of [0-9]+\n", "figures in document 003: 6[.]"],
          files={"csv/tiny_*.csv": at_least(18)},  # ranges, calls and kernels of six runs
          lacks="Ask for --answers|Compared with document", file="run.json", keys="device",
          lengths={"runs": 6, "runs/*/timeline/ranges": at_least(10), "runs/*/timeline/memory/points": range(1, 601)},
@@ -178,7 +179,8 @@ CASES["bench_switchback"] = [
            matches={fr"\ntime {part}: [0-9]+[.][0-9][0-9][0-9] ms\n": 4 for part in PARTS},
            prints=[f"; {t} [(]as asked for[)], 2 calls of each op after 1 untimed", r"row 2 of 4: 32 -> 16, batch 24\n",
                    r"\nTOTAL STANDARD ", r"\nTOTAL ROWWISE ", r"\nTOTAL GLOBAL ", r"\nspeedup -?[0-9]",
-                   "rate w_quantize_global: +[0-9.]+ +GB/s", "memory_efficient +compiled ", "16 -> 50 +24 "],
+                   "rate w_quantize_global: +[0-9.]+ +GB/s", "memory_efficient +compiled ", "16 -> 50 +24 ",
+                   "figures in document 001: 4[.]"],
            lacks="Compared with document", file=f"{t}.json", keys="device clock repeat untimed seed dtype why_dtype",
            lengths={"grid": 4, "grid/*/layers": 8, "grid/*/rates": 16},
            positive=["grid/*/" + "|".join([*TIMES, "best_speedup", "quantise_share", "peak_bytes"])])

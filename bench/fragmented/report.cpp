@@ -67,16 +67,27 @@ std::string memory_table(const std::vector<FragmentedRow>& rows) {
 std::string compare_with_document(const std::vector<FragmentedRow>& rows, const std::string& ours) {
   Table table("{}|{}|{:.2f}|{:.2f}|{:.1f}|{:.2f}|{:.2f}|{:.1f}|{:.0f} %",
               "|step|ours forward|backward|peak|document forward|backward|peak|peak, ours of it");
+  Table shares("{}|{}|{:.2f}|{}", "|step|backward by forward|document, this mode");
+  size_t missing = 0;
   for (const auto& [cell, variant, result] : rows) {
     const double peak = mebibytes(result.live_bytes);
     if (const Json* of = fragmented_figure(cell))
       table.row(cell.name(), variant.name(), result.forward_ms, result.backward_ms, peak, number_of(*of, "forward_ms"),
                 number_of(*of, "backward_ms"), number_of(*of, "peak_mib"), 100 * peak / number_of(*of, "peak_mib"));
+    else {
+      Span span;
+      for (const FragmentedCell& other : fragmented_grid())
+        if (const Json* like = fragmented_figure(other); other.mode == cell.mode)
+          span.take(number_of(*like, "backward_ms") / number_of(*like, "forward_ms"));
+      ++missing, shares.row(cell.name(), variant.name(), result.backward_ms / result.forward_ms, span.text());
+    }
   }
   return table.text(fmt::format(
-      "Compared with document 002 (PyTorch on a GPU that it does not name, f32, means of 100 steps). Ours: {}.\n"
-      "Times in ms, peaks in MiB.\n",
-      ours));
+             "Compared with document 002 (PyTorch on a GPU that it does not name, f32, means of 100 steps). Ours: {}.\n"
+             "Times in ms, peaks in MiB.\n",
+             ours)) +
+         without_figures("002", missing, "sizes 2048, 4096 and 8192, batches 1, 8 and 16, fragments 2, 8, 32 and 128",
+                         shares);
 }
 
 void write_fragmented_json(const std::string& path, const FragmentedReport& r) {

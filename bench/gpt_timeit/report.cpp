@@ -139,20 +139,39 @@ std::string sums_text(const std::vector<TimeitRow>& rows) {
 std::string compare_with_document(const TimeitReport& report) {
   Table table("{}|{:.3f}|{:.3f}|{:.3f}|{:.3f}|{:.3f}|{:.3f}|{:.2f}",
               "|ours ms|median|std|document ms|median|std|ratio");
+  const TimeitSetup& s = report.setup;
+  const bool same = s.batch == 16 && s.context == 128 && s.vocab == 10'000;
+  Table shares("{}|{:.2f}|{}", "|mean by that of forward|document");
+  size_t missing = 0;
   const auto take = [&](const std::string& name, const TimeitResult& r) {
-    if (const Json* of = timeit_figure(name))
+    const Json* of = timeit_figure(name);
+    if (of && same)
       table.row(name, 1e3 * r.mean_time, 1e3 * r.median_time, 1e3 * r.std_dev, number_of(*of, "mean"),
                 number_of(*of, "median"), number_of(*of, "std_dev"), number_of(*of, "mean") / (1e3 * r.mean_time));
+    else
+      ++missing;
   };
   for (const TimeitRow& row : report.standalone) take(standalone_name(row.run), row.result);
-  for (const TimeitRow& row : report.matrix) take(row.run.key(), row.result);
-  const TimeitSetup& s = report.setup;
+  for (const TimeitRow& row : report.matrix) {
+    take(row.run.key(), row.result);
+    TimeitRun run = row.run;
+    if (run.size != "medium") run.size = "small";
+    const Json* of = timeit_figure(run.key());
+    run.computation = Computation::forward;
+    const Json* forward = timeit_figure(run.key());
+    if (const TimeitRow* own = find(report.matrix, row.run, Computation::forward))
+      shares.row(
+          row.run.key(), row.result.mean_time / own->result.mean_time,
+          forward ? fmt::format("{:.2f}, {}", number_of(*of, "mean") / number_of(*forward, "mean"), run.size) : "-");
+  }
   return table.text(fmt::format(
-      "Compared with document 004 (PyTorch, eager, on a GPU that it does not name; batch 16, context 128, vocabulary "
-      "10000).\n"
-      "Ours: {} on {}, batch {}, context {}, vocabulary {}. Ratios of means, above 1 where ours is faster. The "
-      "document's mixed\nruns gain so little that its GPU hardly had units for bf16.\n",
-      name_of(s.mode), report.machine.device, s.batch, s.context, s.vocab));
+             "Compared with document 004 (PyTorch, eager, on a GPU that it does not name; batch 16, context 128, "
+             "vocabulary "
+             "10000).\n"
+             "Ours: {} on {}, batch {}, context {}, vocabulary {}. Ratios of means, above 1 where ours is faster. The "
+             "document's mixed\nruns gain so little that its GPU hardly had units for bf16.\n",
+             name_of(s.mode), report.machine.device, s.batch, s.context, s.vocab)) +
+         without_figures("004", missing, "sizes small and medium at batch 16, context 128, vocabulary 10000", shares);
 }
 
 void write_timeit_json(const std::string& path, const TimeitReport& r) {

@@ -220,18 +220,32 @@ constexpr StepFigures kStepFigures[] = {
     {StepType::forward, 844.67, 844.64, 0, 0, 0, 3408.5, 7329, 91.4},
     {StepType::backward, 2580.60, 842.81, 3.26, 1734.46, 0, 10278.5, 20467, 89.7},
     {StepType::train, 2758.09, 843.66, 3.11, 1732.48, 178.76, 11001.7, 26067, 84.0}};
-constexpr int kDocumentSteps = 4;
+constexpr int kDocumentSteps = 4, kLayers = 32;
 }  // namespace
 
 std::string compare_with_document(const std::vector<LmFigures>& all) {
   Table table("{}|{}|{:.2f}|{:.2f}|{:.2f}", "||ours|document|ratio");
+  Table shares("{}|{}|{:.2f}|{:.2f}", "|share|ours|document");
+  size_t missing = 0;
   for (const LmFigures& f : all) {
-    if (f.setup.size != "2.7B") continue;
     const StepFigures& d = *std::ranges::find(kStepFigures, f.type, &StepFigures::type);
     const auto row = [&](std::string_view what, double ours, double theirs) {
       if (theirs > 0) table.row(label(f), what, ours, theirs, theirs / ours);
     };
     const LmStep& s = f.step;
+    const GptConfig& of = f.setup.model;
+    if (f.setup.size != "2.7B" || of.layers != kLayers || of.context != 512 || f.setup.batch != 4) {
+      const auto share = [&](std::string_view what, double ours, double theirs) {
+        if (theirs > 0)
+          shares.row(fmt::format("{} {}, context {}", f.setup.size, label(f), of.context), what, ours, theirs);
+      };
+      ++missing;
+      share("backward by forward", s.phase_seconds(kBackward) / s.phase_seconds(kForward), d.backward / d.forward);
+      share("optimizer, % of the step", percent(s.phase_seconds(kOptimizer), s.seconds), percent(d.optimizer, d.step));
+      share("products, % of kernels", percent(s.all.products, s.all.kernels), d.products);
+      share("kernels by layer", double(s.all.launches) / double(of.layers), d.launches / kDocumentSteps / kLayers);
+      continue;
+    }
     row("profiled_step ms", 1e3 * s.seconds, d.step);
     row("forward_pass ms", 1e3 * s.phase_seconds(kForward), d.forward);
     row("loss_computation ms", 1e3 * s.phase_seconds("loss_computation"), d.loss);
@@ -242,8 +256,10 @@ std::string compare_with_document(const std::vector<LmFigures>& all) {
     row("products, %", percent(s.all.products, s.all.kernels), d.products);
   }
   return table.text(
-      "Compared with document 003 (PyTorch, f32, on a GPU of the A100 80 GB class that it does not name; kernels: of "
-      "its four steps, a quarter)\n");
+             "Compared with document 003 (PyTorch, f32, on a GPU of the A100 80 GB class that it does not name; "
+             "kernels: of "
+             "its four steps, a quarter)\n") +
+         without_figures("003", missing, "size 2.7B, 32 layers, batch 4, context 512", shares);
 }
 
 double flops_of_step(const LmSetup& s, StepType type) {

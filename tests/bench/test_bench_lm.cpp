@@ -315,9 +315,11 @@ Creating random batch...
     CHECK_HAS(tables, part);
   CHECK_HAS(step_text(all[0]), "The profiled step, document f32 train: ");
 
-  CHECK(compare_with_document(all).empty());
+  const std::string shares = std::regex_replace(compare_with_document(all), std::regex(" +"), " ");
+  CHECK_HAS(shares, "document 003: 4. It has size 2.7B, 32 layers, batch 4, context 512.\n",
+            "tiny fused bf16 train, context 8 products, % of kernels ", " kernels by layer 147.50 203.65\n");
   std::vector<LmFigures> large{all[0]};
-  large[0].setup.size = "2.7B";
+  large[0].setup = s;
   large[0].step.seconds = 1.379045;
   CHECK_HAS(std::regex_replace(compare_with_document(large), std::regex(" +"), " "),
             "document f32 train profiled_step ms 1379.05 2758.09 2.00\n");

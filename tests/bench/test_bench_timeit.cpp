@@ -268,7 +268,14 @@ TEST_CASE("timeit: the warm-up claim and its verdict, parts beside the whole, an
             "small_forward_warmup_0_mixed_False                      2000.000");
   report.standalone.clear();
   for (TimeitRow& r : report.matrix) r.run.size = "tiny";
-  CHECK(compare_with_document(report).empty());
+  const std::string tiny = compare_with_document(report);
+  CHECK_HAS(tiny, "Runs without figures in document 004: 6. It has sizes small and medium at batch 16, ",
+            "tiny_backward_warmup_1_mixed_False                             2.00  2.11, small\n");
+  report.setup.batch = 4;
+  for (TimeitRow& r : report.matrix) r.run.size = "medium";
+  CHECK_HAS(compare_with_document(report), "document 004: 6.",
+            "medium_backward_warmup_0_mixed_False                             1.50  1.97, medium\n");
+  for (TimeitRow& r : report.matrix) r.run.size = "tiny";
 
   const Folder folder;
   write_timeit_json(folder / "run.json", report);
