@@ -18,7 +18,7 @@ int predicted(const SwitchBackFlags& f) {
   const std::string ours =
       fmt::format("{}, not measured: {:g} Tflop/s, {:g} Top/s of codes and {:g} TB/s, whichever takes longer",
                   name_of(plan.setup.dtype), r.products, r.products_8, r.bytes);
-  fmt::print("{}\n{}", summary(rows), compare_with_document(rows, ours));
+  fmt::print("{}\n{}\n{}", summary(rows), crossover(rows), compare_with_document(rows, ours));
   return 0;
 }
 int measured(const SwitchBackFlags& f, int argc, char** argv) {
@@ -30,17 +30,36 @@ int measured(const SwitchBackFlags& f, int argc, char** argv) {
                                       plan.why, plan.setup.repeat, plan.setup.untimed());
   SwitchBackReport report{begin(f, argc, argv, how), plan.setup, plan.why};
   Peaks peaks(f.quick ? 0 : kPeakSeconds, plan.setup.device);
+  report.left_out = plan.left_out;
+  double of_flop = 1e-9 / peaks.gflops(std::string(name_of(plan.setup.dtype))), expected = 0;
+  for (const SwitchBackShape& shape : plan.rows) expected += plan.seconds(shape, plan.setup.repeat, of_flop);
+  if (f.full)
+    fmt::print("{} rows take at least {:.1f} h at the peak of this device.\n", plan.rows.size(), expected / 3600);
+  const double end = now() + plan.budget;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const SwitchBackShape& shape = plan.rows[i];
+    SwitchBackSetup setup = plan.setup;
+    const double begin = now(), rest = end - begin;
+    if (plan.budget > 0) {
+      const auto takes = [&](int64_t repeat) { return plan.seconds(shape, repeat, of_flop); };
+      while (setup.repeat > 1 && takes(setup.repeat) * double(plan.rows.size() - i) > rest) setup.repeat /= 2;
+      if (takes(setup.repeat) > rest) {
+        report.left_out.push_back(
+            {shape, fmt::format("one call would take {:.1f} s, and {:.1f} s remain", takes(1), std::max(rest, 0.0))});
+        continue;
+      }
+    }
     fmt::print("\nrow {} of {}: {}\n", i + 1, plan.rows.size(), shape.name());
     std::fflush(stdout);
-    const SwitchBackRow row = measured_row(shape, plan.setup, peaks);
+    const SwitchBackRow row = measured_row(shape, setup, peaks);
+    of_flop *= (now() - begin) / plan.seconds(shape, setup.repeat, of_flop);
     fmt::print("{}{}{}", document_lines(row.ms), rate_lines(row, plan.setup), layer_lines(row.layers));
     std::fflush(stdout);
-    if (objects) objects->append(document_object(shape, plan.setup.repeat, row.ms) + "\n");
+    if (objects) objects->append(document_object(shape, row.repeat, row.ms) + "\n");
     report.rows.push_back(row);
   }
-  fmt::print("\n{}", summary(report.rows));
+  fmt::print("\n{}\n{}", summary(report.rows), crossover(report.rows));
+  for (const auto& [row, why] : report.left_out) fmt::print("left out: {}: {}\n", row.name(), why);
   if (f.against_document)
     fmt::print("\n{}",
                compare_with_document(report.rows, fmt::format("{} on {}, means of {}", name_of(plan.setup.dtype),
@@ -54,6 +73,10 @@ int main(int argc, char** argv) {
   const auto declare = [](Command& c, SwitchBackFlags& f) {
     c.toggle("--full", "the document's 142 rows and 64 calls on a CPU too, in place of dims 1024 and 2048 and 4 calls",
              f.full);
+    c.option("--budget", "TIME",
+             "90s, 10m or 2h: the document's rows without the whole layer's step, the smallest first, "
+             "by fewer calls where the time is short",
+             f.budget);
     c.option("--dims", "of x, or of the result where the layer is swapped", f.dims);
     c.option("--wm", "how many times as wide the other side is, such as 4,4.3637", f.wm);
     c.option("--batch", "rows of x", f.batch);

@@ -162,6 +162,7 @@ SwitchBackRow measured_row(const SwitchBackShape& shape, const SwitchBackSetup& 
   empty_cache(setup.device);  // frees the previous row
   reset_peak(setup.device);
   SwitchBackRow row{shape, {}, {}};
+  row.repeat = setup.repeat;
   {
     const SwitchBackOps ops(shape, setup);
     for (const auto& [op, distance] : ops.distances()) check_near(op, distance);

@@ -63,6 +63,15 @@ void check_rows(const std::vector<SwitchBackShape>& rows) {
              r.wide(), kMostWidth);
   check_once(kProgram, rows, &SwitchBackShape::name);
 }
+double seconds_of(const std::string& word) {
+  double x = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
+  const std::string_view unit(end, word.data() + word.size());
+  const double by = unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  TG_CHECK(error == std::errc() && x * by > 0 && std::isfinite(x), value,
+           "[bench_switchback] --budget is '{}'. It takes a time above 0, such as 90s, 10m or 2h.", word);
+  return x * by;
+}
 std::vector<SwitchBackShape> chosen(std::vector<SwitchBackShape> rows, const std::vector<int64_t>& places) {
   if (places.empty()) return rows;
   std::vector<SwitchBackShape> some;
@@ -74,7 +83,7 @@ std::vector<SwitchBackShape> chosen(std::vector<SwitchBackShape> rows, const std
 }
 SwitchBackSetup setup_of(const SwitchBackFlags& f, std::string& why) {
   const Device device = Device::parse(f.device);
-  SwitchBackSetup s{.repeat = f.repeat.value_or(device == Device::cpu() && !f.full ? 4 : 64),
+  SwitchBackSetup s{.repeat = f.repeat.value_or(device == Device::cpu() && !f.full && f.budget.empty() ? 4 : 64),
                     .seed = f.seed,
                     .device = device,
                     .layers = !f.parts_only};
@@ -99,6 +108,12 @@ void check_memory(const SwitchBackShape& row, const SwitchBackSetup& setup) {
 }
 }  // namespace
 
+double SwitchBackPlan::seconds(const SwitchBackShape& row, int64_t repeat, double of_flop) const {
+  const SwitchBackSetup s{.repeat = repeat};
+  const double products = 7, checks = 8, step = 3 * double(std::size(kLayerWays) * 2);
+  const auto calls = double(s.untimed() + s.repeat);
+  return of_flop * row.flop() * (checks + products * calls + (setup.layers ? step * (calls + 3) : 0));
+}
 int64_t SwitchBackShape::wide() const { return std::llround(double(dim) * wm); }
 double SwitchBackShape::flop() const { return 2.0 * double(batch) * double(dim_in()) * double(dim_out()); }
 std::string SwitchBackShape::name() const { return fmt::format("{} -> {}, batch {}", dim_in(), dim_out(), batch); }
@@ -120,10 +135,22 @@ SwitchBackPlan switchback_plan(const SwitchBackFlags& flags) {
   for (const int64_t dim : f.dims) check_within(kProgram, "dims", dim, 1, kMostWidth);
   for (const int64_t batch : f.batch) check_within(kProgram, "batch", batch, 1, INT32_MAX);
   const bool measures = f.predict.empty();
-  plan.rows = chosen(all_rows(f, f.full || !measures || plan.setup.device != Device::cpu()), f.rows);
+  if (!f.budget.empty()) plan.budget = seconds_of(f.budget), plan.setup.layers = false;
+  const bool some = f.full || plan.budget > 0;
+  plan.rows = chosen(all_rows(f, some || !measures || plan.setup.device != Device::cpu()), f.rows);
   check_rows(plan.rows);
-  for (const SwitchBackShape& row : plan.rows)
-    if (measures) check_memory(row, plan.setup);
+  if (plan.budget > 0) std::ranges::stable_sort(plan.rows, {}, &SwitchBackShape::flop);
+  std::erase_if(plan.rows, [&](const SwitchBackShape& row) {
+    try {
+      if (measures) check_memory(row, plan.setup);
+      return false;
+    } catch (const Error& e) {
+      if (!some || e.kind() != Error::Kind::memory) throw;
+      const std::string why = e.what();
+      plan.left_out.push_back({row, why.substr(0, why.find(". "))});
+      return true;
+    }
+  });
   return plan;
 }
 

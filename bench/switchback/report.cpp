@@ -26,6 +26,9 @@ struct Pair {
   const SwitchBackRow* one;
   const SwitchBackRow* other = nullptr;
   template <class F> double mean(F f) const { return other ? 0.5 * (f(*one) + f(*other)) : f(*one); }
+  double total(double Totals::*part) const {
+    return mean([&](const SwitchBackRow& r) { return totals(r.ms).*part; });
+  }
 };
 std::vector<Pair> pairs(const std::vector<SwitchBackRow>& rows) {
   std::vector<Pair> found;
@@ -40,7 +43,7 @@ std::vector<Pair> pairs(const std::vector<SwitchBackRow>& rows) {
   return found;
 }
 Json json_of(const SwitchBackRow& r, const SwitchBackSetup& setup) {
-  Json j = document_json(r.shape, setup.repeat, r.ms);
+  Json j = document_json(r.shape, r.repeat ? r.repeat : setup.repeat, r.ms);
   j["rates"] = list_of(kTimed, [&](const TimedOp& op) -> Json {
     const OpRate& of = r.rates[size_t(&op - kTimed)];
     return {{"name", op.key},
@@ -123,11 +126,8 @@ std::string summary(const std::vector<SwitchBackRow>& rows) {
               "|batch|standard|rowwise|global|s/rowwise|s/global|quantising %|step: best speedup");
   for (const Pair& p : pairs(rows)) {
     const SwitchBackShape& s = p.one->shape;
-    const auto total = [&](double Totals::*part) {
-      return p.mean([&](const SwitchBackRow& r) { return totals(r.ms).*part; });
-    };
-    const double standard = total(&Totals::standard), rowwise = total(&Totals::rowwise),
-                 global = total(&Totals::global);
+    const double standard = p.total(&Totals::standard), rowwise = p.total(&Totals::rowwise),
+                 global = p.total(&Totals::global);
     const double best = p.mean([](const SwitchBackRow& r) { return best_speedup(r.layers); });
     table.row(s.dim, s.wide(), s.batch, milliseconds(standard), milliseconds(rowwise), milliseconds(global),
               standard / rowwise, standard / global,
@@ -137,6 +137,31 @@ std::string summary(const std::vector<SwitchBackRow>& rows) {
   return table.text("Sums of parts in ms, means of both layers; above 1 SwitchBack is faster\n");
 }
 
+std::string crossover(const std::vector<SwitchBackRow>& rows) {
+  std::vector<SwitchBackRow> document;
+  for (const SwitchBackShape& shape : switchback_grid()) document.push_back({shape, switchback_figure(shape)->ms});
+  const auto from = [](const std::vector<SwitchBackRow>& of, const SwitchBackShape& layer, double Totals::*part) {
+    int64_t least = INT64_MAX;
+    for (const Pair& p : pairs(of))
+      if (const SwitchBackShape& s = p.one->shape; s.dim == layer.dim && s.wm == layer.wm)
+        if (p.total(part) < p.total(&Totals::standard)) least = std::min(least, s.batch);
+    return least < INT64_MAX ? std::to_string(least) : "-";
+  };
+  std::string text;
+  for (const auto& [name, part] : {std::pair{"rowwise", &Totals::rowwise}, {"global", &Totals::global}}) {
+    const auto faster = [part](const std::vector<SwitchBackRow>& of) {
+      return std::ranges::count_if(of, [&](const auto& r) { return totals(r.ms).*part < totals(r.ms).standard; });
+    };
+    Table table("{} -> {}|{}|{}", "|from batch|document");
+    std::set<int64_t> seen;
+    for (const SwitchBackRow& r : rows)
+      if (seen.insert(r.shape.dim << 32 | r.shape.wide()).second)
+        table.row(r.shape.dim, r.shape.wide(), from(rows, r.shape, part), from(document, r.shape, part));
+    text += table.text(fmt::format("{} takes less time than standard in {} of {} rows (document: {} of {})\n", name,
+                                   faster(rows), rows.size(), faster(document), document.size()));
+  }
+  return text;
+}
 std::string compare_with_document(const std::vector<SwitchBackRow>& rows, const std::string& ours) {
   Table table("{} -> {}|{}{}{}",
               "|batch|ours standard|rowwise|global|s/rowwise|s/global|document standard|rowwise|global|s/rowwise|"
@@ -174,6 +199,7 @@ void write_switchback_json(const std::string& path, const SwitchBackReport& r, c
   j["repeat"] = s.repeat, j["untimed"] = s.untimed(), j["seed"] = s.seed;
   j["dtype"] = name_of(s.dtype), j["why_dtype"] = r.why;
   j["peak_gflops"] = peaks.products();
+  j["left_out"] = list_of(r.left_out, [](const LeftOut& l) -> Json { return {{"row", l.row.name()}, {"why", l.why}}; });
   j["grid"] = list_of(r.rows, [&](const SwitchBackRow& row) { return json_of(row, s); });
   write_json(path, j);
 }

@@ -26,7 +26,7 @@ struct SwitchBackFlags : SharedFlags {
   std::optional<int64_t> repeat;
   std::vector<std::string> wm, predict;
   std::vector<Word> swapped{Word::False, Word::True};
-  std::string dtype = "auto", jsonl;
+  std::string dtype = "auto", jsonl, budget;
   uint64_t seed = 0;
   bool full = false, parts_only = false;
 };
@@ -54,14 +54,20 @@ struct SwitchBackSetup {
   bool layers = true;
   int64_t untimed() const { return repeat / 2; }
 };
+struct LeftOut {
+  SwitchBackShape row;
+  std::string why;
+};
 struct SwitchBackPlan {
   SwitchBackSetup setup;
   std::vector<SwitchBackShape> rows;
   std::string why;
+  double budget = 0;  // seconds; 0: none
+  std::vector<LeftOut> left_out = {};
+  double seconds(const SwitchBackShape&, int64_t repeat, double of_flop) const;
 };
-// Default: the document's grid on a GPU or with --full, else dims 1024 and 2048 with batches 1024 to 4096; bf16 if the
-// device has GEMM instructions for it, else f32. An Error names the first wrong flag, a duplicate row, or one that
-// exceeds the device's memory.
+// An Error names the first wrong flag, a duplicate row, or one that exceeds the device's memory; --full and --budget
+// leave it out.
 SwitchBackPlan switchback_plan(const SwitchBackFlags&);
 
 // Ops, in the order of the document's keys.
@@ -136,6 +142,7 @@ struct SwitchBackRow {
   std::array<OpRate, kOps> rates = {};
   std::vector<LayerTime> layers = {};
   int64_t peak_bytes = 0;  // tensors on the device
+  int64_t repeat = 0;
 };
 SwitchBackRow measured_row(const SwitchBackShape&, const SwitchBackSetup&, Peaks&);
 
@@ -149,6 +156,7 @@ struct SwitchBackReport : Origin {
   SwitchBackSetup setup;
   std::string why;  // reason for this dtype
   std::vector<SwitchBackRow> rows = {};
+  std::vector<LeftOut> left_out = {};
 };
 
 std::string document_lines(const OpTimes&);
@@ -161,6 +169,7 @@ std::string layer_lines(const std::vector<LayerTime>&);
 
 // A line per layer and batch, averaged over swapped and unswapped layers: totals, speedups, the share of quantising.
 std::string summary(const std::vector<SwitchBackRow>&);
+std::string crossover(const std::vector<SwitchBackRow>&);
 std::string compare_with_document(const std::vector<SwitchBackRow>&, const std::string& ours);
 
 void write_switchback_json(const std::string& path, const SwitchBackReport&, const Peaks&);

@@ -119,6 +119,16 @@ TEST_CASE("switchback: rows and protocol by default, and those that flags choose
   f.wm = {"1.5", "2"}, f.rows = {};
   CHECK(switchback_plan(f).rows.size() == 4);
   CHECK(switchback_plan(f).rows[0].wide() == 1500);
+  f = {};
+  f.budget = "1.5m", f.dims = {2048, 1024}, f.batch = {1024, 200'000'000}, f.dtype = "f32";
+  const SwitchBackPlan timed = switchback_plan(f);
+  CHECK(timed.budget == 90);
+  CHECK(timed.setup.repeat == 64);
+  REQUIRE(timed.rows.size() == 4);
+  CHECK(timed.rows[0] == SwitchBackShape{1024, 4, 1024, false});
+  REQUIRE(timed.left_out.size() == 4);
+  CHECK_HAS(timed.left_out[0].why, "1024 -> 4096, batch 200000000 takes ", " too little");
+  CHECK(timed.seconds(timed.rows[0], 1, 1e-12) == doctest::Approx(15e-12 * timed.rows[0].flop()));
 }
 
 TEST_CASE("switchback: flags that are wrong are errors") {
@@ -131,6 +141,10 @@ TEST_CASE("switchback: flags that are wrong are errors") {
   for (const char* word : {"four", "4x", "0", "-1", "inf", ""}) {
     CAPTURE(word);
     CHECK_HAS(plan_error([&](SwitchBackFlags& f) { f.wm = {word}; }), "--wm has '");
+  }
+  for (const char* word : {"10", "0m", "-1m", "m", "ten", "10min"}) {
+    CAPTURE(word);
+    CHECK_HAS(plan_error([&](SwitchBackFlags& f) { f.budget = word; }), "--budget is '", "such as 90s, 10m or 2h.");
   }
   CHECK_HAS(plan_error([](SwitchBackFlags& f) { f.dims = {100'000}; }),
             "100000 times --wm 4 is 400000. Both sizes of the layer must be from 1 to 131071.");
@@ -303,6 +317,15 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
   CHECK_HAS(table, "2048 -> 8192  32768      12.0     98.0     114 ",
             "24 -> 48         40      6.00     49.0    57.0       0.12      0.11          73.7");
 
+  CHECK(crossover({row(shape, switchback_figure(shape)->ms), row(kTinyShape, counted())}) ==
+        "rowwise takes less time than standard in 1 of 2 rows (document: 88 of 142)\n"
+        "              from batch  document\n"
+        "2048 -> 8192       32768      8192\n"
+        "24 -> 48               -         -\n"
+        "global takes less time than standard in 1 of 2 rows (document: 102 of 142)\n"
+        "              from batch  document\n"
+        "2048 -> 8192       32768      4096\n"
+        "24 -> 48               -         -\n");
   const std::string beside = compare_with_document(report.rows, "bf16 on cpu, means of 8");
   CHECK_HAS(beside, "Compared with document 001", "Ours: bf16 on cpu, means of 8.",
             "2048 -> 8192  32768           6.00     49.0    57.0       0.12      0.11               13.3     9.68",
