@@ -35,7 +35,7 @@ int profile_all(const LmFlags& f, int argc, char** argv) {
   for (const LmFigures& run : report.runs)
     if (!emulated && !report.peaks.contains(run.setup.precision))
       report.peaks[run.setup.precision] = peaks.gflops(std::string(name_of(run.setup.precision)));
-  fmt::print("{}{}", answers(report.runs), utilisation(report));
+  fmt::print("{}{}", f.contexts.empty() ? answers(report.runs) : contexts(report.runs), utilisation(report));
   if (f.against_document) fmt::print("{}", compare_with_document(report.runs));
   for (const LmFigures& run : report.runs)
     if (!f.csv.empty()) write_csv(f.csv, run);
@@ -52,6 +52,7 @@ int main(int argc, char** argv) {
     declare_name(c, "--precision", "of GEMMs: f32, tf32 (on a GPU), bf16 (form fused)", f.setup.precision);
     c.option("--batch", "sequences", f.setup.batch, 1, INT32_MAX);
     c.option("--context", "tokens of each; the last has no target", f.context, 2, INT32_MAX);
+    c.option("--contexts", "train steps of each form over these, such as 128,256: the share of attention", f.contexts);
     c.option("--vocab", "token ids", f.vocab, 2, INT32_MAX);
     c.option("--layers", "0: those of the size", f.layers, 0, 1 << 14);
     c.option("--warmup", "steps before the profiled one", f.setup.warmup, 0, 1'000'000);

@@ -209,6 +209,18 @@ std::string answers(const std::vector<LmFigures>& all) {
          precisions(all) + flash(all) + copies(f);
 }
 
+std::string contexts(const std::vector<LmFigures>& all) {
+  Table table("{}|{}|{:.1f}|{:.1f}|{:.1f}|{:.1f}|{:.3f}",
+              "context|form|step ms|scores to values ms|% of kernels|attention in all %|peak GB");
+  for (const LmFigures& f : all) {
+    const LmPhase& p = f.step.all;
+    table.row(f.setup.model.context, name_of(f.setup.form), 1e3 * f.step.seconds, 1e3 * p.part(LmPart::attention),
+              percent(p.part(LmPart::attention), p.kernels), percent(attention_of(p), p.kernels),
+              1e-9 * double(f.peak_bytes));
+  }
+  return table.text("Attention by context: scores to values grow with its square, all else with itself\n");
+}
+
 namespace {
 // Figures of document 003 per step type: ranges in ms, and the GPU's totals over all four steps.
 struct StepFigures {

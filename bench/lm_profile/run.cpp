@@ -89,6 +89,7 @@ GptConfig lm_config(std::string_view size) {
 LmPlan lm_plan(const LmFlags& flags) {
   LmFlags f = flags;
   if (f.quick) f.setup.size = "tiny", f.setup.batch = 1, f.context = 8, f.vocab = 40;
+  if (f.quick && !f.contexts.empty()) f.contexts = {8, 16};
   LmPlan plan{{setup_of(f)}, f.types};
   check_once(kLmProfile, f.types, name_of<StepType>);
   TG_CHECK(!f.answers || std::ranges::find(plan.types, StepType::train) != plan.types.end(), value,
@@ -102,6 +103,19 @@ LmPlan lm_plan(const LmFlags& flags) {
     for (const LmForm form : {LmForm::document, LmForm::flash, LmForm::fused}) with(form, Precision::f32);
     if (plan.setups.front().device != Device::cpu()) with(LmForm::fused, Precision::tf32);
     with(LmForm::fused, Precision::bf16);
+  }
+  if (!f.contexts.empty()) {
+    TG_CHECK(!f.answers && f.csv.empty(), value,
+             "[bench_lm_profile] --contexts with --answers or --csv. It compares its own steps. Give one of them.");
+    check_once(kLmProfile, f.contexts, [](int64_t c) { return std::to_string(c); });
+    plan = {{}, {StepType::train}};
+    for (const int64_t context : f.contexts) {
+      check_within(kLmProfile, "contexts", context, 2, INT32_MAX);
+      LmSetup s = setup_of(f);
+      s.model.context = context;
+      for (const LmForm form : {LmForm::document, LmForm::flash, LmForm::fused})
+        s.form = form, plan.setups.push_back(s);
+    }
   }
   for (const StepType type : plan.types) check_memory(plan.setups.front(), type);
   for (const LmSetup& s : plan.setups) check_memory(s, plan.setups.size() > 1 ? StepType::train : plan.types.front());

@@ -47,11 +47,12 @@ struct LmFlags : SharedFlags {
   LmSetup setup;  // lacks the model and the device
   std::vector<StepType> types{StepType::forward, StepType::backward, StepType::train};
   int64_t context = 512, vocab = 10'000, layers = 0;  // layers 0: the size's
+  std::vector<int64_t> contexts;
   std::string csv, trace;
   bool answers = false;
 };
 struct LmPlan {
-  std::vector<LmSetup> setups;  // first: run of the flags, all types; others: answers, train
+  std::vector<LmSetup> setups;  // first: the flags', all types; others: train
   std::vector<StepType> types;
 };
 // An Error names the first wrong flag, a conflict, or a run that exceeds the device's memory.

@@ -99,6 +99,7 @@ std::string preamble(const LmSetup&, StepType);
 std::string tables_text(const LmFigures&);
 std::string step_text(const LmFigures&);
 std::string answers(const std::vector<LmFigures>&);
+std::string contexts(const std::vector<LmFigures>&);  // attention's share by context
 std::string compare_with_document(const std::vector<LmFigures>&);
 
 struct LmReport : Origin {
