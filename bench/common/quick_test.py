@@ -100,7 +100,8 @@ CASES["bench_ops"] = [
 CASES["bench_training"] = [  # the second run is compared with the first
     *(dict(args=f"--quick --mode {m} --against-document --commit test --json {m}.json --baseline {m}_baseline",
            prints=["Compared with document 000"], matches={"change:": n}, file=f"{m}.json", keys="device mode",
-           lengths={"rows": 32}, positive=["rows/*/time/low|estimate|high"], values={"rows/*/verdict": verdict})
+           lengths={"rows": 32}, positive=["rows/*/time/low|estimate|high", "rows/*/sample/iterations|seconds"],
+           values={"rows/*/verdict": verdict})
       for m in MODES for n, verdict in ((0, "None"), (32, "no change|within noise|improved|regressed"))),
     (1, "no id has 'no such id'", "--quick --filter 'no such id'"), (1, DEVICE, "--quick --device abacus"),
     (2, "quik", "--quik"), (2, "fast", "--mode fast"), (2, "samples", "--samples 1"), (2, "target", "--target 0")]

@@ -4,7 +4,7 @@
 Reads the --json files of bench/, run.json of bench/gpu/run.py, and traces of `tapegrad train --profile` and
 `bench_lm_profile --trace`. A file's keys tell its kind.
 """
-import argparse, functools, html, io, json, os, re, sys
+import argparse, functools, html, io, json, math, os, re, statistics, sys
 from collections import Counter, defaultdict
 
 try:
@@ -109,6 +109,31 @@ def lines(title, path, series, x, value, unit="s", group=""):
         ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
         return drawn(figure)
     return lambda d: [(f"{title} {name}", plot(rows)) for name, rows in groups(flat(d, path), group)]
+
+
+def over_the_rank(d):
+    rows = [{**r, "rank": r["id"].split("_")[-1]} for r in d["rows"] if "/rank_" in r["id"]]
+    return lines("Time over LoRA's rank", "rows", "ours", lambda r: r["rank"],
+                 lambda r: r["time"]["estimate"])({"rows": rows})
+
+
+def distributions(d):
+    """As Criterion draws an id: the density of a sample's time per iteration, and all samples with the estimate."""
+    for r in (r for r in d["rows"] if "sample" in r):
+        counts, seconds, time = r["sample"]["iterations"], r["sample"]["seconds"], r["time"]["estimate"]
+        each = [s / n for n, s in zip(counts, seconds)]
+        width = statistics.stdev(each) * len(each) ** -0.2 or time / 1000
+        xs = [min(each) - width + i / 100 * (max(each) - min(each) + 2 * width) for i in range(101)]
+        figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 1.6))
+        left.fill_between(xs, [sum(math.exp(-((x - e) / width) ** 2 / 2) for e in each) for x in xs], color="#9ac4e4")
+        left.axvline(time, color=OURS)
+        left.set(yticks=[], ylim=(0, None), title="density of the time of an iteration")
+        right.plot(counts, seconds, ".", color=THEIRS)
+        right.plot((0, max(counts)), (0, max(counts) * time), color=OURS)
+        right.set_title("samples: time over iterations, and the estimate")
+        for axis in (left.xaxis, right.yaxis):
+            axis.set_major_formatter(EngFormatter("s"))
+        yield f"Distribution: {r['id']}", drawn(figure)
 
 
 def timeline(rows, memory, begin, end):
@@ -240,7 +265,8 @@ KINDS = (  # the key of a file, the program, its plots
              span="min_time max_time"),
         bars("Peak memory", "rows", "{name}", "peak_bytes", "B")]),
     ("mode", "bench_training", [bars("Time of an iteration, 95 % confidence:", "rows", "{id}", "time.estimate",
-                                     span="time.low time.high", group=lambda r: r["id"].split("/")[0])]),
+                                     span="time.low time.high", group=lambda r: r["id"].split("/")[0]),
+                                over_the_rank, distributions]),
     ("bandwidth", "bench_ops", [
         bars("p10 to p90, of the machine's peak:", "rows", "{name} {shape} {dtype}", "median", "", "{unit}", "peak",
              "p10 p90"),
@@ -273,7 +299,7 @@ MEASURED = {  # key of a file: what, and against what
     "peer": "Our time beside the other program's in turn; the ratio is theirs over ours, above 1 ours is faster.",
     "trained": "Whole training steps on random tokens: forward, backward, clipping and optimiser.",
     "standalone": "Training steps of a GPT; whiskers are the least and the most.",
-    "mode": "Iterations of each part of training, with 95 % confidence.",
+    "mode": "Iterations of each part of training, with 95 % confidence; the distribution of the samples of each.",
     "bandwidth": "Each op beside the machine's peak (pale) of bytes or flops, measured in the same run.",
     "collectives": "Collectives among the ranks; whiskers are p10 and p90.",
     "data_parallel": "A step on several ranks beside the predicted time.",

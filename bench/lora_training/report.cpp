@@ -23,6 +23,7 @@ Json row_json(const Measured& m) {
   row["document"] = of ? interval(*of) : Json();
   row["iterations"] = m.plan.total();
   row["samples"] = m.sample.seconds.size();
+  row["sample"] = {{"iterations", m.sample.iterations}, {"seconds", m.sample.seconds}};
   row["sampling"] = m.plan.sampling == Sampling::linear ? "linear" : "flat";
   row["outliers"] = {
       {"low_severe", m.outliers.low_severe},
