@@ -53,7 +53,6 @@ def gpt(torch, kind, size, context):
 
 
 def ways_of(torch, context, args):
-    """The ways of a step: functions that measure its median seconds."""
     torch.manual_seed(1)
     ids = torch.randint(10_000, (args.batch, context), device=args.device)
 

@@ -109,10 +109,9 @@ void check_memory(const SwitchBackShape& row, const SwitchBackSetup& setup) {
 }  // namespace
 
 double SwitchBackPlan::seconds(const SwitchBackShape& row, int64_t repeat, double of_flop) const {
-  const SwitchBackSetup s{.repeat = repeat};
-  const double products = 7, checks = 8, step = 3 * double(std::size(kLayerWays) * 2);
-  const auto calls = double(s.untimed() + s.repeat);
-  return of_flop * row.flop() * (checks + products * calls + (setup.layers ? step * (calls + 3) : 0));
+  constexpr double kProducts = 7, kChecks = 8, kStep = 6 * std::size(kLayerWays);
+  const auto calls = double(SwitchBackSetup{.repeat = repeat}.untimed() + repeat);
+  return of_flop * row.flop() * (kChecks + kProducts * calls + (setup.layers ? kStep * (calls + 3) : 0));
 }
 int64_t SwitchBackShape::wide() const { return std::llround(double(dim) * wm); }
 double SwitchBackShape::flop() const { return 2.0 * double(batch) * double(dim_in()) * double(dim_out()); }
