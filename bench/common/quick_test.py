@@ -151,9 +151,7 @@ CASES["bench_lm_profile"] = [
                  r"GFLOP/s, [0-9.]+ % of [0-9]+\n", "figures in document 003: 6[.]"],
          files={"csv/tiny_*.csv": at_least(18)},  # ranges, calls and kernels of six runs
          lacks="Ask for --answers|Compared with document", file="run.json", keys="device",
-         lengths={"runs": 6, "runs/*/timeline/ranges": at_least(10), "runs/*/timeline/memory/points": range(1, 601)},
-         positive=["runs/*/peak_bytes|tables", "runs/*/step/seconds|kernel_seconds", "runs/*/timeline/kernels|tracks"],
-         values={"runs/*/timeline/ranges/0/0": "profiled_step"}),
+         lengths={"runs": 6}, positive=["runs/*/peak_bytes|tables", "runs/*/step/seconds|kernel_seconds"]),
     dict(file="trace.json", lengths={"traceEvents": at_least(101)}),
     dict(args="--quick --contexts 128,256 --json contexts.json", file="contexts.json", lengths={"runs": 6},
          prints=[r"\n8 +document ", r"\n16 +fused "], values={"runs/*/context_length": [8, 8, 8, 16, 16, 16]}),

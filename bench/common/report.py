@@ -170,20 +170,6 @@ def part_of(op, layer="", phase=""):
     return next((part for pattern, part in RULES if pattern.search(f"{op}|{layer}|{phase}")), None)
 
 
-def profiled_steps(d):
-    for run in d["runs"]:
-        if t := run.get("timeline"):
-            rows = [(f"host, {i}",
-                     [(b, e, label, part_of("", label, label)) for label, depth, b, e in t["ranges"] if depth == i])
-                    for i in range(1 + max(r[1] for r in t["ranges"]))]
-            rows += [(label,
-                      [(b, e, t["parts"][part], t["parts"][part]) for of, part, b, e, _ in t["kernels"] if of == i])
-                     for i, label in enumerate(t["tracks"])]
-            points = [*t["memory"]["points"], (t["seconds"], t["memory"]["points"][-1][1])]
-            yield f"Profiled step: {run['type']}, {run['form']}, {run['precision']}", timeline(
-                rows, {f"memory, {t['memory']['device']}": points}, 0, t["seconds"])
-
-
 def each_way(d):
     peer = "torch" if "torch" in d else "peer"
     of = lambda r: (("ours", r.get("all") or {"": r["seconds"]}),
@@ -209,6 +195,9 @@ def trace(d):
             rows[kind, names["thread_name", e["pid"], e["tid"]]].append((begin, begin + seconds, e["name"], part))
     kernels = {"seconds": sum(parts.values()), "parts": {p: s for p, s in parts.items() if s}}
     yield from bars("Kernels of the whole trace", "k", "all kernels", "seconds", parts="parts")({"k": [kernels]})
+    if step := next((box for of in rows.values() for box in of if box[2] == "profiled_step"), None):
+        rows, memory = ({key: inside for key, of in all.items() if (
+            inside := [at for at in of if step[0] <= at[0] < step[1]])} for all in (rows, memory))
     nested = []
     for (kind, thread), boxes in sorted(rows.items()):
         depths, ends = defaultdict(list), []
@@ -233,7 +222,7 @@ KINDS = (  # the key of a file, the program, its plots
     ("runs", "bench_lm_profile", [
         bars("Phases: in blue kernels, of", "runs/phases", "{key}", "kernel_seconds", of="seconds", group=RUN),
         bars("Kernel time by part of the model", "runs", RUN, "step.kernel_seconds", parts="step.part_seconds"),
-        bars("Peak memory of tensors", "runs", RUN, "peak_bytes", "B"), profiled_steps]),
+        bars("Peak memory of tensors", "runs", RUN, "peak_bytes", "B")]),
     ("encoding", "bench_tokenizer", [
         bars("Encoding of texts", "encoding/runs", "{tokenizer}, {text}, threads {threads}", "mb_per_second", "MB/s")]),
     ("clients", "bench/tokenizer/compare_clients.py", [

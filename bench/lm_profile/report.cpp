@@ -24,7 +24,6 @@ LmFigures figures_of(const LmRun& run) {
   const Profile& p = run.profile;
   return {run,
           profiled_step(p),
-          timeline_of(p, run.setup.device),
           copies_of(p, Kind::host_to_device),
           copies_of(p, Kind::device_to_host),
           copies_of(p, Kind::device_to_device),
@@ -342,7 +341,6 @@ Json run_json(const LmFigures& f) {
                  {"device_to_device", json_of(f.on_device)}};
   j["tables"] = list_of(f.tables, [](const ProfileTable& t) { return detail::own_json(to_json(t)); });
   j["notes"] = f.notes;
-  j["timeline"] = f.timeline;
   return j;
 }
 }  // namespace

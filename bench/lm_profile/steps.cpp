@@ -144,14 +144,6 @@ double LmStep::phase_seconds(const std::string& name) const {
   return at == phases.end() ? 0 : at->second.seconds;
 }
 
-const Profile::Range& step_range(const Profile& p) {
-  const auto at = std::ranges::find_if(
-      p.ranges, [](const Profile::Range& r) { return r.kind == RangeKind::range && r.name == kStep; });
-  TG_CHECK(at != p.ranges.end(), value, "[bench_lm_profile] the profile has no range '{}'. Profile LmModel::run().",
-           kStep);
-  return *at;
-}
-
 namespace {
 void add(LmPhase& to, const Profile::Kernel& k) {
   const double t = seconds(k.begin, k.end);
@@ -186,7 +178,11 @@ void take_ranges(const Profile& p, const Profile::Range& step, LmStep& s) {
 
 LmStep profiled_step(const Profile& p) {
   LmStep s;
-  const Profile::Range& step = step_range(p);
+  const auto at = std::ranges::find_if(
+      p.ranges, [](const Profile::Range& r) { return r.kind == RangeKind::range && r.name == kStep; });
+  TG_CHECK(at != p.ranges.end(), value, "[bench_lm_profile] the profile has no range '{}'. Profile LmModel::run().",
+           kStep);
+  const Profile::Range& step = *at;
   s.seconds = seconds(step.begin, step.end);
   for (const Profile::Range& r : p.ranges)
     for (const char* name : kPhases)

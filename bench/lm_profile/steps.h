@@ -65,7 +65,6 @@ struct LmStep {
   double phases_cover = 0, layers_cover = 0, host_layers_cover = 0;
   double phase_seconds(const std::string& name) const;
 };
-const Profile::Range& step_range(const Profile&);
 LmStep profiled_step(const Profile&);
 
 struct LmCopies {
@@ -74,20 +73,8 @@ struct LmCopies {
 };
 LmCopies copies_of(const Profile&, Profile::Copy::Kind);
 
-// The profiled step over time: ranges, kernels by model part, device memory, thinned for report.py.
-// Throws without a profiled step. Times are in seconds since its begin:
-//   "seconds"   of the step
-//   "ranges"    [[name, depth, begin, end]] of the step's thread, under the document's names; the step has depth 0
-//   "parts"     [name]: all of LmPart
-//   "tracks"    [name]: "cpu thread 0", "cuda:0 stream 7"
-//   "kernels"   [[track, part, begin, end, count]] by begin; adjacent ones of one part with gaps below 1/2000 of the
-//               step are merged
-//   "memory"    {"device", "points": [[begin, bytes]]}, at most 600: the peak until the next point
-Json timeline_of(const Profile&, Device);
-
 struct LmFigures : LmResult {  // a run and its analysed profile
   LmStep step;
-  Json timeline;
   LmCopies to_device, to_host, on_device;
   std::vector<ProfileTable> tables;
   std::vector<std::string> notes;
