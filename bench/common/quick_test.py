@@ -171,11 +171,8 @@ CASES["bench_decode"] = [
          positive=["decoding/*/ways/*/tokens_per_second"]),
     (2, "--tokens is 1", "--arch nano --tokens 1"), (1, "gpt9", "--arch gpt9"), (2, "quik", "--quik")]
 
-PARTS = ("standard_fwd standard_gw standard_gx rowwise_fwd rowwise_bwd global_fwd global_bwd x_quantize_rowwise "
-         "g_quantize_rowwise w_quantize_rowwise w_quantize_colwise_transpose w_quantize_global "
-         "w_quantize_global_transpose cast_x cast_g cast_w").split()
-TIMES = [*PARTS, "time_standard", "time_rowwise", "time_global"]
-KEYS = ["repeat", "batch_size", "dim_out", "dim_in", "wm", "switch", *TIMES]
+KEYS = list(json.loads((pathlib.Path(__file__).parents[1] / "switchback/document.jsonl").read_text().splitlines()[0]))
+PARTS, TIMES = KEYS[6:22], KEYS[6:]
 CASES["bench_switchback"] = [
     *(dict(args=f"--quick --wm 2,3.1 --dtype {t} --against-document --commit test --json {t}.json --jsonl rows.jsonl",
            matches={fr"\ntime {part}: [0-9]+[.][0-9][0-9][0-9] ms\n": 4 for part in PARTS},

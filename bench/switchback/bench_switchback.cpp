@@ -44,12 +44,13 @@ int measured(const SwitchBackFlags& f, int argc, char** argv) {
       const auto takes = [&](int64_t repeat) { return plan.seconds(shape, repeat, of_flop); };
       while (setup.repeat > 1 && takes(setup.repeat) * double(plan.rows.size() - i) > rest) setup.repeat /= 2;
       if (takes(setup.repeat) > rest) {
-        report.left_out.push_back(
-            {shape, fmt::format("one call would take {:.1f} s, and {:.1f} s remain", takes(1), std::max(rest, 0.0))});
+        report.left_out.push_back(fmt::format("{}: one call would take {:.1f} s, and {:.1f} s remain", shape.name(),
+                                              takes(1), std::max(rest, 0.0)));
         continue;
       }
     }
-    fmt::print("\nrow {} of {}: {}\n", i + 1, plan.rows.size(), shape.name());
+    fmt::print("\nrow {} of {}: {}{}\n", i + 1, plan.rows.size(), shape.name(),
+               plan.budget > 0 ? fmt::format(", {} calls", setup.repeat) : "");
     std::fflush(stdout);
     const SwitchBackRow row = measured_row(shape, setup, peaks);
     of_flop *= (now() - begin) / plan.seconds(shape, setup.repeat, of_flop);
@@ -59,11 +60,10 @@ int measured(const SwitchBackFlags& f, int argc, char** argv) {
     report.rows.push_back(row);
   }
   fmt::print("\n{}\n{}", summary(report.rows), crossover(report.rows));
-  for (const auto& [row, why] : report.left_out) fmt::print("left out: {}: {}\n", row.name(), why);
-  if (f.against_document)
-    fmt::print("\n{}",
-               compare_with_document(report.rows, fmt::format("{} on {}, means of {}", name_of(plan.setup.dtype),
-                                                              report.machine.device, plan.setup.repeat)));
+  for (const std::string& row : report.left_out) fmt::print("left out: {}\n", row);
+  const std::string ours = fmt::format("{} on {}, means of {}{}", name_of(plan.setup.dtype), report.machine.device,
+                                       plan.budget > 0 ? "at most " : "", plan.setup.repeat);
+  if (f.against_document) fmt::print("\n{}", compare_with_document(report.rows, ours));
   write_switchback_json(f.json, report, peaks);
   return 0;
 }

@@ -146,7 +146,7 @@ SwitchBackPlan switchback_plan(const SwitchBackFlags& flags) {
     } catch (const Error& e) {
       if (!some || e.kind() != Error::Kind::memory) throw;
       const std::string why = e.what();
-      plan.left_out.push_back({row, why.substr(0, why.find(". "))});
+      plan.left_out.push_back(why.substr(0, why.find(". ")).substr(why.find("] ") + 2));
       return true;
     }
   });

@@ -199,7 +199,7 @@ void write_switchback_json(const std::string& path, const SwitchBackReport& r, c
   j["repeat"] = s.repeat, j["untimed"] = s.untimed(), j["seed"] = s.seed;
   j["dtype"] = name_of(s.dtype), j["why_dtype"] = r.why;
   j["peak_gflops"] = peaks.products();
-  j["left_out"] = list_of(r.left_out, [](const LeftOut& l) -> Json { return {{"row", l.row.name()}, {"why", l.why}}; });
+  j["left_out"] = r.left_out;
   j["grid"] = list_of(r.rows, [&](const SwitchBackRow& row) { return json_of(row, s); });
   write_json(path, j);
 }

@@ -54,16 +54,12 @@ struct SwitchBackSetup {
   bool layers = true;
   int64_t untimed() const { return repeat / 2; }
 };
-struct LeftOut {
-  SwitchBackShape row;
-  std::string why;
-};
 struct SwitchBackPlan {
   SwitchBackSetup setup;
   std::vector<SwitchBackShape> rows;
   std::string why;
-  double budget = 0;  // seconds; 0: none
-  std::vector<LeftOut> left_out = {};
+  double budget = 0;                       // seconds; 0: none
+  std::vector<std::string> left_out = {};  // rows with reasons
   double seconds(const SwitchBackShape&, int64_t repeat, double of_flop) const;
 };
 // An Error names the first wrong flag, a duplicate row, or one that exceeds the device's memory; --full and --budget
@@ -156,7 +152,7 @@ struct SwitchBackReport : Origin {
   SwitchBackSetup setup;
   std::string why;  // reason for this dtype
   std::vector<SwitchBackRow> rows = {};
-  std::vector<LeftOut> left_out = {};
+  std::vector<std::string> left_out = {};
 };
 
 std::string document_lines(const OpTimes&);
