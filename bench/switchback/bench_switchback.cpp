@@ -10,19 +10,7 @@ using namespace tg::bench;
 namespace {
 constexpr double kPeakSeconds = 0.1;
 
-int predicted(const SwitchBackFlags& f) {
-  const DeviceRates r = device_rates(f.predict);
-  const SwitchBackPlan plan = switchback_plan(f);
-  std::vector<SwitchBackRow> rows;
-  for (const SwitchBackShape& shape : plan.rows) rows.push_back({shape, predicted_times(shape, plan.setup, r)});
-  const std::string ours =
-      fmt::format("{}, not measured: {:g} Tflop/s, {:g} Top/s of codes and {:g} TB/s, whichever takes longer",
-                  name_of(plan.setup.dtype), r.products, r.products_8, r.bytes);
-  fmt::print("{}\n{}\n{}", summary(rows), crossover(rows), compare_with_document(rows, ours));
-  return 0;
-}
 int measured(const SwitchBackFlags& f, int argc, char** argv) {
-  if (!f.predict.empty()) return predicted(f);
   const SwitchBackPlan plan = switchback_plan(f);
   std::optional<AppendFile> objects;
   if (!f.jsonl.empty()) objects.emplace(f.jsonl, AppendFile::Begin::keep);
@@ -83,8 +71,6 @@ int main(int argc, char** argv) {
     declare_names(c, "--switch", "a list of False and True; True: the layer back from the wide side", f.swapped);
     c.option("--rows", "only some of the chosen rows, by their indices from 0", f.rows);
     c.option("--repeat", "timed calls of each op; half as many before them are not timed", f.repeat, 64);
-    c.option("--predict", "measure nothing: times by three rates of a device, Tflop/s, Top/s of codes and TB/s",
-             f.predict);
     c.option("--dtype", "f32, bf16 or auto: bf16 where the device has instructions for its products", f.dtype,
              {"auto", "f32", "bf16"});
     c.option("--seed", "of the data, N(0, 1)", f.seed);

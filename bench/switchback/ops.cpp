@@ -116,18 +116,6 @@ double op_bytes(const SwitchBackShape& shape, const SwitchBackSetup& setup, size
   return rows * columns * (wide + 1) + scale * scales;
 }
 
-OpTimes predicted_times(const SwitchBackShape& shape, const SwitchBackSetup& setup, const DeviceRates& r) {
-  OpTimes ms{};
-  for (size_t op = 0; op < kOps; ++op) {
-    const OpKind kind = kTimed[op].kind;
-    const double products = kind == OpKind::product     ? shape.flop() / r.products
-                            : kind == OpKind::product_8 ? shape.flop() / r.products_8
-                                                        : 0;
-    ms[op] = 1e-9 * std::max(products, op_bytes(shape, setup, op) / r.bytes);
-  }
-  return ms;
-}
-
 std::array<OpRate, kOps> rates(const SwitchBackShape& shape, const SwitchBackSetup& setup, const OpTimes& ms,
                                Peaks& peaks) {
   std::array<OpRate, kOps> r{};

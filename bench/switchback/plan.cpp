@@ -25,17 +25,17 @@ std::vector<int64_t> batches_of(int64_t dim) {
   for (int64_t i = 0; i < n; ++i) batches.push_back(kSmallestBatch << i);
   return batches;
 }
-double positive(std::string_view flag, const std::string& word, std::string_view example) {
+double multiplier(const std::string& word) {
   double x = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
   TG_CHECK(error == std::errc() && end == word.data() + word.size() && x > 0 && std::isfinite(x), value,
-           "[bench_switchback] --{} has '{}'. It takes numbers above 0 with commas between them, such as {}.", flag,
-           word, example);
+           "[bench_switchback] --wm has '{}'. It takes numbers above 0 with commas between them, such as 4,4.3637.",
+           word);
   return x;
 }
 std::vector<double> multipliers(const SwitchBackFlags& f, int64_t dim) {
   std::vector<double> wm;
-  for (const std::string& word : f.wm) wm.push_back(positive("wm", word, "4,4.3637"));
+  for (const std::string& word : f.wm) wm.push_back(multiplier(word));
   if (!wm.empty()) return wm;
   for (const Width& w : kWidths)
     if (w.dim == dim) wm.push_back(w.wm);
@@ -118,14 +118,6 @@ double SwitchBackShape::flop() const { return 2.0 * double(batch) * double(dim_i
 std::string SwitchBackShape::name() const { return fmt::format("{} -> {}, batch {}", dim_in(), dim_out(), batch); }
 
 std::vector<SwitchBackShape> switchback_grid() { return all_rows({}, true); }
-DeviceRates device_rates(const std::vector<std::string>& words) {
-  TG_CHECK(words.size() == 3, value,
-           "[bench_switchback] --predict has {} numbers. It takes three: Tflop/s, Top/s of codes and TB/s, such as "
-           "720,1350,4.",
-           words.size());
-  const auto number = [&](size_t i) { return positive("predict", words[i], "720,1350,4"); };
-  return {.products = number(0), .products_8 = number(1), .bytes = number(2)};
-}
 SwitchBackPlan switchback_plan(const SwitchBackFlags& flags) {
   SwitchBackFlags f = flags;
   if (f.quick) f.dims = {16}, f.batch = {24}, f.repeat = 2;
@@ -133,15 +125,14 @@ SwitchBackPlan switchback_plan(const SwitchBackFlags& flags) {
   plan.setup = setup_of(f, plan.why);
   for (const int64_t dim : f.dims) check_within(kProgram, "dims", dim, 1, kMostWidth);
   for (const int64_t batch : f.batch) check_within(kProgram, "batch", batch, 1, INT32_MAX);
-  const bool measures = f.predict.empty();
   if (!f.budget.empty()) plan.budget = seconds_of(f.budget), plan.setup.layers = false;
   const bool some = f.full || plan.budget > 0;
-  plan.rows = chosen(all_rows(f, some || !measures || plan.setup.device != Device::cpu()), f.rows);
+  plan.rows = chosen(all_rows(f, some || plan.setup.device != Device::cpu()), f.rows);
   check_rows(plan.rows);
   if (plan.budget > 0) std::ranges::stable_sort(plan.rows, {}, &SwitchBackShape::flop);
   std::erase_if(plan.rows, [&](const SwitchBackShape& row) {
     try {
-      if (measures) check_memory(row, plan.setup);
+      check_memory(row, plan.setup);
       return false;
     } catch (const Error& e) {
       if (!some || e.kind() != Error::Kind::memory) throw;

@@ -24,7 +24,7 @@ namespace tg::bench {
 struct SwitchBackFlags : SharedFlags {
   std::vector<int64_t> dims, batch, rows;  // empty: see switchback_plan()
   std::optional<int64_t> repeat;
-  std::vector<std::string> wm, predict;
+  std::vector<std::string> wm;
   std::vector<Word> swapped{Word::False, Word::True};
   std::string dtype = "auto", jsonl, budget;
   uint64_t seed = 0;
@@ -123,14 +123,6 @@ struct OpRate {
 };
 double op_bytes(const SwitchBackShape&, const SwitchBackSetup&, size_t op);  // reads and writes, once each
 std::array<OpRate, kOps> rates(const SwitchBackShape&, const SwitchBackSetup&, const OpTimes&, Peaks&);
-
-// A device's rates in 10^12 per second: GEMMs in the dtype and in int8, and bytes.
-struct DeviceRates {
-  double products, products_8, bytes;
-};
-DeviceRates device_rates(const std::vector<std::string>& words);
-// Time of each op: the longer of its GEMM and its bytes.
-OpTimes predicted_times(const SwitchBackShape&, const SwitchBackSetup&, const DeviceRates&);
 
 struct SwitchBackRow {
   SwitchBackShape shape;

@@ -334,15 +334,6 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
             "24 -> 48, batch 40      0.11  0.37 to 1.56         73.68  4.26 to 66.87\n");
   CHECK_HAS(rate_lines(report.rows[0], report.setup), "50 %  of  10.0  the peak of bf16", "the bandwidth");
 
-  // 2 x 32768 x 2048 x 8192 operations; bytes take fewer seconds, except in passes.
-  const DeviceRates rates = device_rates({"500", "1000", "4"});
-  const OpTimes floor = predicted_times(shape, report.setup, rates);
-  CHECK(floor[op_place("standard_gw")] == doctest::Approx(1099.511627776 / 500));
-  CHECK(floor[op_place("global_fwd")] == doctest::Approx(1099.511627776 / 1000));
-  CHECK(floor[op_place("x_quantize_rowwise")] == doctest::Approx((3 * 2048 + 4) * 32768 / 4e9));
-  CHECK(error_of(Error::Kind::value, [&] { device_rates({"1", "2"}); }) != "");
-  CHECK(error_of(Error::Kind::value, [&] { device_rates({"1", "2", "0"}); }) != "");
-
   const Folder folder;
   report.rows[0].layers = layers;
   write_switchback_json(folder / "run.json", report, Peaks(0));
