@@ -111,12 +111,6 @@ def lines(title, path, series, x, value, unit="s", group=""):
     return lambda d: [(f"{title} {name}", plot(rows)) for name, rows in groups(flat(d, path), group)]
 
 
-def over_the_rank(d):
-    rows = [{**r, "rank": r["id"].split("_")[-1]} for r in d["rows"] if "/rank_" in r["id"]]
-    return lines("Time over LoRA's rank", "rows", "ours", lambda r: r["rank"],
-                 lambda r: r["time"]["estimate"])({"rows": rows})
-
-
 def distributions(d):
     """As Criterion draws an id: the density of a sample's time per iteration, and all samples with the estimate."""
     for r in (r for r in d["rows"] if "sample" in r):
@@ -253,9 +247,11 @@ KINDS = (  # the key of a file, the program, its plots
         bars("Time of a step, with the least and most:", "rows", "{name}", "median_time", group="{size}",
              span="min_time max_time"),
         bars("Peak memory", "rows", "{name}", "peak_bytes", "B")]),
-    ("mode", "bench_training", [bars("Time of an iteration, 95 % confidence:", "rows", "{id}", "time.estimate",
-                                     span="time.low time.high", group=lambda r: r["id"].split("/")[0]),
-                                over_the_rank, distributions]),
+    ("mode", "bench_training", [
+        bars("Time of an iteration, 95 % confidence:", "rows", "{id}", "time.estimate", span="time.low time.high",
+             group=lambda r: r["id"].split("/")[0]), distributions,
+        lambda d: lines("Time over LoRA's rank", "rows", "ours", lambda r: r["id"].split("_")[-1],
+                        lambda r: r["time"]["estimate"])({"rows": [r for r in d["rows"] if "/rank_" in r["id"]]})]),
     ("bandwidth", "bench_ops", [
         bars("p10 to p90, of the machine's peak:", "rows", "{name} {shape} {dtype}", "median", "", "{unit}", "peak",
              "p10 p90"),

@@ -86,9 +86,8 @@ int measured(const StepFlags& flags, int argc, char** argv) {
   StepFlags f = flags;
   if (f.quick) {
     f.untimed = 2, f.steps = 3;
-    for (const auto& [name, word] : {std::pair{"layers", "1"}, {"width", "32"}, {"heads", "2"}, {"context", "16"}})
-      f.settings.emplace_back(name, word);
-    f.settings.emplace_back("batch", "2");
+    f.settings.insert(f.settings.end(),
+                      {{"layers", "1"}, {"width", "32"}, {"heads", "2"}, {"context", "16"}, {"batch", "2"}});
   }
   const RunConfig run = run_of(f);
   const Origin origin = begin(f, argc, argv, "; each step ends synchronised");
