@@ -79,8 +79,8 @@ TG_HD_INLINE Words philox4x32(Words counter, uint64_t key) {
   c = detail::philox_round(c, k0 + kStep0 * 8, k1 + kStep1 * 8);
   return detail::philox_round(c, k0 + kStep0 * 9, k1 + kStep1 * 9);
 }
-/// Words 4 block .. 4 block + 3 after at.offset. The upper half of the counter is 0: Rng::split() uses its other
-/// values.
+/// The words 4 block .. 4 block + 3 after at.offset. The upper half of the counter is 0: Rng::split() and masks of
+/// attention use its other values.
 TG_HD_INLINE Words random_block(Rng at, uint64_t block) {
   const uint64_t n = at.offset + block;
   return philox4x32({uint32_t(n), uint32_t(n >> 32), 0, 0}, at.seed);

@@ -40,6 +40,7 @@ void check_form(std::string_view op, const op::AttentionForm& o, const Tensor& x
              "[{}] {} is {}, and q is {}. It must be ({}): one number for each sequence.", op,
              i == 0 && o.kv_lengths ? "lengths" : "starts", extra[i], x, x.size(0));
   }
+  TG_CHECK(o.dropout >= 0 && o.dropout < 1, value, "[{}] dropout is {}. It must be in [0, 1).", op, o.dropout);
   TG_CHECK(std::isfinite(o.scale), value, "[{}] scale is {}. It must be finite; 0 means 1 / sqrt({}).", op, o.scale,
            x.size(3));
 }
@@ -59,30 +60,33 @@ struct Parts {  // x (B, T, NH + 2 kv, HS)
         k(heads_of(x, x.shape[2] - 2 * kv, kv)),
         v(heads_of(x, x.shape[2] - kv, kv)) {}
 };
-// Work of `products` dot products per visible pair.
-OpWork work_of_pairs(const op::AttentionForm& o, OpWork w, const Shape& q, const Shape& k, double products) {
-  const auto heads = double(q[0] * q[1]), from = double(q[2]), to = double(k[2]);
-  const double pairs = o.causal && !o.query_starts ? from * (to - from) + from * (from + 1) / 2 : from * to;
-  w.multiply_adds = products * heads * pairs * double(q[3]);
-  return w;
+// `op` starts an Error.
+op::AttentionForm form_of(std::string_view op, const AttentionOptions& o) {
+  TG_CHECK(
+      !(o.dropout > 0) || o.rng, value,
+      "[{}] dropout is {}, and there is no generator to draw the mask from. Pass {{.rng = &rng}}, or leave dropout "
+      "at 0.",
+      op, o.dropout);
+  return {o.causal, o.scale, bool(o.kv_lengths), bool(o.query_starts), o.dropout, o.rng ? *o.rng : Rng()};
+}
+Tensors inputs_of(Tensors all, const AttentionOptions& o) {
+  for (const Tensor* extra : {&o.kv_lengths, &o.query_starts})
+    if (*extra) all.emplace_back(*extra);
+  return all;
+}
+// y of (y, lse).
+Tensor drawn(Tensors made, const AttentionOptions& o) {
+  if (o.dropout > 0) o.rng->take(4 * uint64_t(made[1].size(0) * made[1].size(1)));
+  return std::move(made[0]);
 }
 }  // namespace
 
-// Forward: scores, y. Backward: scores, dp, dq, dk, dv.
-constexpr double kForward = 2, kBackward = 5;
-OpWork op::Attention::work(Bufs in, Bufs out) const {
-  return work_of_pairs(o, Op::work(in, out), in[0].shape(), in[1].shape(), kForward);
-}
-OpWork op::AttentionGrad::work(Bufs in, Bufs out) const {
-  return work_of_pairs(o, Op::work(in, out), in[0].shape(), in[1].shape(), kBackward);
-}
-OpWork op::SelfAttention::work(Bufs in, Bufs out) const {
-  const Parts x(*in[0].layout, kv_heads);
-  return work_of_pairs(o, Op::work(in, out), x.q.shape, x.k.shape, kForward);
-}
-OpWork op::SelfAttentionGrad::work(Bufs in, Bufs out) const {
-  const Parts x(*in[0].layout, kv_heads);
-  return work_of_pairs(o, Op::work(in, out), x.q.shape, x.k.shape, kBackward);
+OpWork op::AttentionForm::work(OpWork base, Bufs in, int64_t kv, double products) const {
+  const Shape q = kv ? Parts(*in[0].layout, kv).q.shape : in[0].shape();
+  const auto heads = double(q[0] * q[1]), from = double(q[2]), to = kv ? from : double(in[1].size(2));
+  const double pairs = causal && !query_starts ? from * (to - from) + from * (from + 1) / 2 : from * to;
+  base.multiply_adds = products * heads * pairs * double(q[3]);
+  return base;
 }
 
 Layouts op::Attention::infer(Inputs in) const {
@@ -134,35 +138,80 @@ Tensor hidden(const op::AttentionForm& o, int64_t tq, int64_t tk, Inputs extra, 
   const Tensor padding = ge(count(tk), each(extra[0]));  // (B, 1, 1, 1, Tk)
   return r ? logical_or(r, padding) : padding;
 }
+// attention_kept(): equal scores, and the values are columns of the identity, so many that CUDA takes the head size.
+Tensor kept(const op::AttentionForm& o, const Shape& s, Inputs extra, Device d) {
+  constexpr int64_t kColumns = 256;
+  Tensors parts;
+  for (int64_t c = 0; c < s[3]; c += kColumns) {
+    const int64_t n = std::min(kColumns, s[3] - c);
+    const auto alike = [&](int64_t heads, int64_t rows) { return zeros({s[0], heads, rows, n}, DType::f32, d); };
+    const Tensor columns = transpose(one_hot(arange(double(c), double(c + n), 1, DType::i64, d), s[3]));
+    Tensors in{alike(s[1], s[2]), alike(1, s[3]), expand(columns, {s[0], 1, s[3], n})};
+    for (const Tensor& x : extra) in.emplace_back(x);
+    parts.emplace_back(gt(emit(make_ref<op::Attention>(o), Inputs(in.data(), in.size()))[0], 0.0));
+  }
+  return concat(Inputs(parts.data(), parts.size()), 3);
+}
 }  // namespace
-// y and lse are functions of q, k and v, so unused. G query heads share a key head: (B, NHkv, G, T, HS).
+Tensor detail::attention_kept(const Shape& scores, const AttentionOptions& o, Device d) {
+  const Tensors extra = inputs_of({}, o);
+  return kept(form_of("attention", o), scores, Inputs(extra.data(), extra.size()), d);
+}
+namespace {
+// G query heads share a key head: (B, NHkv, G, T, HS) of (B, NH, T, HS).
+Tensor grouped(const Tensor& x, int64_t key_heads) {
+  const Shape& s = x.shape();
+  return reshape(widened(x), {s[0], key_heads, key_heads ? s[1] / key_heads : 1, s[2], s[3]});
+}
+double scale_of(const op::AttentionForm& o, const Tensor& q) {
+  return o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, q.shape().back())));
+}
+// softmax(scale q k^T) of grouped heads, (B, NHkv, G, Tq, Tk).
+Tensor softmax_of(const op::AttentionForm& o, const Tensor& q, const Tensor& k, Inputs extra) {
+  Tensor scores = matmul(q, k, {.trans_b = true}) * scale_of(o, q);
+  const Tensor mask = hidden(o, q.size(3), k.size(3), extra, scores.device());
+  // Rows that may see nothing get a finite number: -infinity alone has no softmax.
+  if (mask) scores = masked_fill(scores, mask, o.kv_lengths ? -1e30 : -std::numeric_limits<double>::infinity());
+  const Tensor p = softmax(scores);
+  return o.kv_lengths ? masked_fill(p, mask, 0) : p;
+}
+// The mask of dropout for p of softmax_of().
+Tensor factors_of(const op::AttentionForm& o, const Tensor& p, Inputs extra) {
+  const Shape& s = p.shape();
+  const Tensor m = kept(o, {s[0], s[1] * s[2], s[3], s[4]}, extra, p.device());
+  return reshape(m.to(p.dtype()) / (1 - o.dropout), s);
+}
+}  // namespace
+// y and lse are functions of q, k and v, so unused.
 Tensors op::AttentionGrad::compose(Inputs in) const {
   const Shape &s = in[0].shape(), &ks = in[1].shape();
-  const int64_t heads = ks[1], group = heads ? s[1] / heads : 1, tq = s[2], tk = ks[2], hs = s[3];
-  const double scale = o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)));
-  const auto grouped = [&](const Tensor& x, int64_t g) {
-    return reshape(widened(x), {s[0], heads, g, x.shape()[2], hs});
-  };
-  const Tensor q = grouped(in[0], group), k = grouped(in[1], 1), v = grouped(in[2], 1), dy = grouped(in[5], group);
-  Tensor scores = matmul(q, k, {.trans_b = true}) * scale;  // (B, NHkv, G, Tq, Tk)
-  const Tensor mask = hidden(o, tq, tk, in.subspan(6), scores.device());
-  // Rows that may see no key get a finite number: the softmax of -infinity alone is NaN.
-  if (mask) scores = masked_fill(scores, mask, o.kv_lengths ? -1e30 : -std::numeric_limits<double>::infinity());
-  Tensor p = softmax(scores);
-  if (o.kv_lengths) p = masked_fill(p, mask, 0);
-  const Tensor dp = matmul(dy, v, {.trans_b = true});
-  const Tensor ds = p * (dp - row_sum(dp * p)) * scale;
+  const Tensor q = grouped(in[0], ks[1]), k = grouped(in[1], ks[1]), v = grouped(in[2], ks[1]),
+               dy = grouped(in[5], ks[1]), p = softmax_of(o, q, k, in.subspan(6));
+  Tensor dp = matmul(dy, v, {.trans_b = true}), weights = p;
+  if (o.dropout > 0) {
+    const Tensor factors = factors_of(o, p, in.subspan(6));
+    dp = dp * factors, weights = p * factors;
+  }
+  const Tensor ds = p * (dp - row_sum(dp * p)) * scale_of(o, q);
   const auto of_keys = [&](const Tensor& x) { return reshape(sum(x, {2}), ks).to(in[1].dtype()); };
   return {reshape(matmul(ds, k), s).to(in[0].dtype()), of_keys(matmul(ds, q, {.trans_a = true})),
-          of_keys(matmul(p, dy, {.trans_a = true}))};
+          of_keys(matmul(weights, dy, {.trans_a = true}))};
 }
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
-  Tensors in{with_rows(q), with_rows(k), with_rows(v)};
-  for (const Tensor* extra : {&o.kv_lengths, &o.query_starts})
-    if (*extra) in.emplace_back(*extra);
-  const op::AttentionForm form{o.causal, o.scale, bool(o.kv_lengths), bool(o.query_starts)};
-  return std::move(emit(make_ref<op::Attention>(form), Inputs(in.data(), in.size()))[0]);
+  const Tensors in = inputs_of({with_rows(q), with_rows(k), with_rows(v)}, o);
+  const op::AttentionForm form = form_of(op::Attention::kName, o);
+  return drawn(emit(make_ref<op::Attention>(form), Inputs(in.data(), in.size())), o);
+}
+
+Tensor detail::attention_weights(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
+  const Tensors in = inputs_of({q, k, k}, o), extra = inputs_of({}, o);
+  const op::AttentionForm form = form_of(op::Attention::kName, o);
+  (void)op::Attention(form).infer(Inputs(in.data(), in.size()));
+  const Inputs spans(extra.data(), extra.size());
+  Tensor p = softmax_of(form, grouped(q, k.size(1)), grouped(k, k.size(1)), spans);
+  if (form.dropout > 0) p = p * factors_of(form, p, spans), o.rng->take(4 * uint64_t(q.size(0) * q.size(1)));
+  return reshape(p, {q.size(0), q.size(1), q.size(2), k.size(2)}).to(q.dtype());
 }
 
 Layouts op::SelfAttention::infer(Inputs in) const {
@@ -199,11 +248,9 @@ Tensors op::SelfAttentionGrad::compose(Inputs in) const {
   return {concat({in_heads(d[0]), in_heads(d[1]), in_heads(d[2])}, 2)};
 }
 Tensor self_attention(const Tensor& x, int64_t kv_heads, const AttentionOptions& o) {
-  Tensors in{with_rows(x)};
-  for (const Tensor* extra : {&o.kv_lengths, &o.query_starts})
-    if (*extra) in.emplace_back(*extra);
-  const op::AttentionForm form{o.causal, o.scale, bool(o.kv_lengths), bool(o.query_starts)};
-  return std::move(emit(make_ref<op::SelfAttention>(form, kv_heads), Inputs(in.data(), in.size()))[0]);
+  const Tensors in = inputs_of({with_rows(x)}, o);
+  const op::AttentionForm form = form_of(op::SelfAttention::kName, o);
+  return drawn(emit(make_ref<op::SelfAttention>(form, kv_heads), Inputs(in.data(), in.size())), o);
 }
 
 void kernel::by_parts(const op::SelfAttention& op, Bufs in, Bufs out, Context& c,

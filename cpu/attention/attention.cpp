@@ -3,6 +3,7 @@
 // forward:  s = K Q^T; top = max(max, max over keys of c s); s = 2^(c s - top); factor = 2^(max - top); max = top;
 //           sum = factor sum + sum over keys of s; y = factor y + s^T V
 //           last: y = y / sum; lse = max ln(2) + ln(sum)
+// Dropout multiplies s after its sum, dp before delta, and p after dp by the mask.
 // backward: delta = sum over d of dy y; p = 2^(c K Q^T - lse log2(e)); dp = V dY^T; dp = scale p (dp - delta);
 //           dv += p dY; dk += dp Q; dq += dp^T K
 // s, p and dp are (keys, queries): queries are the lanes of softmax. A task is a block of queries (forward), or a range
@@ -26,7 +27,7 @@ using namespace blocks;
 constexpr int64_t kAlone = 4;
 
 template <class T, class K>
-void forward_one(const Sizes& z, int64_t query, MatView<T> q, MatView<K> key, MatView<K> value, T* y,
+void forward_one(const Sizes& z, int64_t head, int64_t query, MatView<T> q, MatView<K> key, MatView<K> value, T* y,
                  compute_t<T>& lse) {
   using C = compute_t<T>;
   const int64_t n = std::max<int64_t>(0, z.seen(query)), hs = z.hs, whole = (n + kLanes - 1) / kLanes * kLanes;
@@ -41,6 +42,7 @@ void forward_one(const Sizes& z, int64_t query, MatView<T> q, MatView<K> key, Ma
     max = top_of<C>(whole, s);
     for (int64_t j = 0; j < whole; ++j) s[j] = exp_to_zero(s[j] - max);
     sum = lane_sum<C>(n, [s](int64_t j) { return s[j]; });
+    if (z.mask) one_query::drop(*z.mask, head, z.start + query, 0, n, s);
   }
   one_query::weigh(s, value.p, value.row, n, hs, sums);
   const C inverse = n > 0 ? C(1) / sum : C(0);
@@ -48,12 +50,12 @@ void forward_one(const Sizes& z, int64_t query, MatView<T> q, MatView<K> key, Ma
   lse = max + math::log(sum);
 }
 
-// y: rows of HS, `ld` apart.
+// y: rows of HS, `ld` apart. `head`: b NH + h.
 template <class T>
-void forward_alone(const Sizes& z, MatView<T> q, MatView<T> key, MatView<T> value, T* y, int64_t ld,
+void forward_alone(const Sizes& z, int64_t head, MatView<T> q, MatView<T> key, MatView<T> value, T* y, int64_t ld,
                    compute_t<T>* lse) {
   const auto each = [&](auto k, auto v) {
-    for (int64_t i = 0; i < z.tq; ++i) forward_one(z, i, q.at(i, 0), k, v, y + i * ld, lse[i]);
+    for (int64_t i = 0; i < z.tq; ++i) forward_one(z, head, i, q.at(i, 0), k, v, y + i * ld, lse[i]);
   };
   if (key.col == 1 && value.col == 1) return each(key, value);
   using C = compute_t<T>;
@@ -72,13 +74,14 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
   const Strides& st = out[0].strides();
   T* to = out[0].data<T>() + b * st[0] + h * st[1] + q0 * st[2];
   C* lse = out[1].data<C>() + (b * out[0].size(1) + h) * z.tq + q0;
-  if (z.tq <= kAlone) return forward_alone<T>(z, query, key, value, to, st[2], lse);
+  if (z.tq <= kAlone) return forward_alone<T>(z, b * z.heads + h, query, key, value, to, st[2], lse);
   const auto need = [](int64_t n) { return Scratch::need<C>(n); };
-  Scratch scratch(need(kKeys * P) + need(padded * hs) + need(nq * ld) + 2 * need(padded) + need(P) +
+  const int64_t masks = z.mask ? kKeys * P : 0;
+  Scratch scratch(need(masks) + need(kKeys * P) + need(padded * hs) + need(nq * ld) + 2 * need(padded) + need(P) +
                   2 * need(kKeys * ld));
   C *s = scratch.take<C>(kKeys * P), *qs = scratch.take<C>(padded * hs), *sums = scratch.take<C>(nq * ld),
     *max = scratch.take<C>(padded), *sum = scratch.take<C>(padded), *factor = scratch.take<C>(P),
-    *ks = scratch.take<C>(kKeys * ld), *vs = scratch.take<C>(kKeys * ld);
+    *ks = scratch.take<C>(kKeys * ld), *vs = scratch.take<C>(kKeys * ld), *mask = scratch.take<C>(masks);
   std::fill(max, max + padded, -std::numeric_limits<C>::infinity());
   std::fill(sum, sum + padded, C(0));
   Matrix<C> y{sums, ld};
@@ -95,6 +98,10 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
       if (block.n == 0) continue;
       scores<C>(block, k, qs + i * z.depth, s, P);
       lanes::softmax_step<C>(block.lanes<C>(P), s, score_scale<C>(z), max + i, sum + i, factor);
+      if (z.mask) {
+        lanes::draw_mask<C>(block.lanes<C>(P), *z.mask, b * z.heads + h, z.start + q0 + i, k0, mask);
+        lanes::apply_mask<C>(block.lanes<C>(P), mask, P, s);
+      }
       for (int64_t r = 0; k0 > 0 && r < queries; ++r)
         for (int64_t j = 0; factor[r] != 1 && j < ld; ++j) y.at(i + r).p[j] *= factor[r];
       add_to_queries<C>(block, s, P, v, y.at(i), k0 > 0);
@@ -179,14 +186,15 @@ template <class T> struct BackwardTile {
   int64_t hs = z.hs, ld = whole_vectors<C>(hs), wide = kWidens<T> || ld != hs ? ld : 0;
   // p holds rows of y before it holds scores.
   int64_t p_size = std::max(kStrip * kKeys, ld* kQueries);
-  Scratch scratch{need(p_size) + need(kStrip * kKeys) + 3 * need(kQueries) + 2 * need(kQueries * hs) +
+  int64_t masks = z.mask ? kKeys * P : 0;
+  Scratch scratch{need(masks) + need(p_size) + need(kStrip * kKeys) + 3 * need(kQueries) + 2 * need(kQueries * hs) +
                   2 * need(kQueries * ld) + 3 * need(kKeys * ld) + need(z.tq * wide) + 2 * need(z.tk * wide)};
   C *p = take(p_size), *dp = take(kStrip * kKeys), *log_sum = take(kQueries), *log_rest = take(kQueries),
     *delta = take(kQueries);
   C *transposed_q = take(kQueries * hs), *transposed_dy = take(kQueries * hs);
   C *qs = take(kQueries * ld), *dys = take(kQueries * ld), *ks = take(kKeys * ld), *vs = take(kKeys * ld),
     *pairs = take(kKeys * ld);
-  C *dqs = take(z.tq * wide), *dks = take(z.tk * wide), *dvs = take(z.tk * wide);
+  C *dqs = take(z.tq * wide), *dks = take(z.tk * wide), *dvs = take(z.tk * wide), *mask = take(masks);
 
   static size_t need(int64_t n) { return Scratch::need<C>(n); }
   C* take(int64_t n) { return scratch.template take<C>(n); }
@@ -260,8 +268,14 @@ template <class T> struct BackwardTile {
           const Block panel{z, q0 + i + j, std::min(P, some - j), k0, strip.n};
           scores<C>(panel, pairs_of_k, transposed_q + (i + j) * z.depth, p + j, kStrip);
           scores<C>(panel, v, transposed_dy + (i + j) * z.depth, dp + j, kStrip);
-          lanes::softmax_grad<C>(panel.template lanes<C>(kStrip), p + j, dp + j, score_scale<C>(z), C(z.scale),
-                                 log_sum + i + j, log_rest + i + j, delta + i + j);
+          const lanes::Panel at = panel.template lanes<C>(kStrip);
+          if (z.mask) {
+            lanes::draw_mask<C>(panel.template lanes<C>(P), *z.mask, b * z.heads + h, z.start + panel.q0, k0, mask);
+            lanes::apply_mask<C>(at, mask, P, dp + j);
+          }
+          lanes::softmax_grad<C>(at, p + j, dp + j, score_scale<C>(z), C(z.scale), log_sum + i + j, log_rest + i + j,
+                                 delta + i + j);
+          if (z.mask) lanes::apply_mask<C>(at, mask, P, p + j);
         }
         add_to_keys<C>(strip, p, kStrip, dy.at(i, 0), dv.at(k0), dv.begin(k0, strip.n));
         add_to_keys<C>(strip, dp, kStrip, q.at(i, 0), dk.at(k0), dk.begin(k0, strip.n));
@@ -292,11 +306,13 @@ template <class T> void backward_one(const BackwardTile<T>& t) {
   const auto grads = [&](auto k, auto v) {
     one_query::scores(q, k.p, k.row, seen, hs, p);
     one_query::scores(dy, v.p, v.row, seen, hs, ds);
+    if (z.mask) one_query::drop(*z.mask, t.b * z.heads + t.g, z.start, t.first, seen, ds);
     for (int64_t j = 0; j < seen; j += kVector<C>) {
       const Vector<C> e = exp2_to_zero(load_vector(p + j) * scale - log_sum - log_rest);
       store_vector(p + j, e);
       store_vector(ds + j, Vector<C>(e * (load_vector(ds + j) - delta) * to_raw));
     }
+    if (z.mask) one_query::drop(*z.mask, t.b * z.heads + t.g, z.start, t.first, seen, p);
     one_query::weigh(ds, k.p, k.row, seen, hs, dq);
   };
   if (copied)

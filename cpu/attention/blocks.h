@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS::blocks {
@@ -82,6 +83,8 @@ struct Sizes {
   bool pairs;     // scores by GEMM on bf16 pairs
   int64_t depth;  // k of the score GEMM
   int64_t keys, start;
+  int64_t heads;
+  std::optional<tg::kernel::AttentionMask> mask;  // dropout's
   Sizes(const op::AttentionForm& o, const Buf& q, const Buf& k)
       : tq(q.size(2)),
         tk(k.size(2)),
@@ -92,7 +95,10 @@ struct Sizes {
         pairs(q.dtype() == DType::bf16 && multiplies_pairs()),
         depth(pairs ? (hs + 1) / 2 : hs),
         keys(tk),
-        start(tk - tq) {}
+        start(tk - tq),
+        heads(q.size(1)) {
+    if (o.dropout > 0) mask.emplace(o.dropout, o.rng);
+  }
   // Number of keys that query i sees; 0 without keys.
   int64_t seen(int64_t i) const { return causal ? std::min(keys, i + 1 + start) : keys; }
   // Number of these keys in [k0, k0 + n).

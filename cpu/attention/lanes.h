@@ -2,9 +2,13 @@
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/exp.h>
+#include <tapegrad/cpu/simd/philox.h>
+#include <tapegrad/ops/attention.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
+#include <type_traits>
 
 namespace tg::cpu::TG_ISA_NS::lanes {
 
@@ -80,5 +84,45 @@ void softmax_grad(const Panel& x, C* p, C* dp, C scale, C to_raw, const C* lse, 
     clear_rows(x, w, p);
     clear_rows(x, w, dp);
   }
+}
+
+// The mask of dropout: 0 or 1 / (1 - p), in `to` (keys, ld), a multiple of 4 keys. `head`: b NH + h; `query` and `key`:
+// positions of the first ones.
+template <class C>
+void draw_mask(const Panel& x, const kernel::AttentionMask& m, int64_t head, int64_t query, int64_t key, C* to) {
+  using namespace philox;
+  using Signed = std::conditional_t<sizeof(C) == 4, int32_t, int64_t>;
+  constexpr int kSets = int(kVector<C> / kVector<uint64_t>);  // query kSets l + s is lane l of set s
+  const Keys keys(m.rng.seed);
+  const uint64_t n = m.rng.offset + uint64_t(head), a = (n & kWord) * kM0;
+  const auto factors = [&](const Lane(&words)[kSets]) {
+    Lane both = words[0] & kWord;
+    if constexpr (kSets == 2)
+      both = std::endian::native == std::endian::little ? both | words[1] << 32 : words[0] << 32 | (words[1] & kWord);
+    const auto upper = (Vector<Signed>)(reinterpret_cast<Vector<std::make_unsigned_t<Signed>>>(both) >> 8);
+    return Vector<C>(upper < Signed(m.limit) ? Vector<C>{} : Vector<C>{} + C(m.factor));
+  };
+  for (int64_t w = 0; w < x.width; w += kVector<C>) {
+    Lane first[kSets], rest[kSets];  // x and y after the first round
+    for (int s = 0; s < kSets; ++s) {
+      Lane i;
+      for (int64_t l = 0; l < kVector<uint64_t>; ++l) i[l] = uint64_t(query + w + kSets * l + s);
+      rest[s] = product(i, kM1);
+      first[s] = (rest[s] >> 32) ^ (n >> 32) ^ keys.of[0][0];
+    }
+    for (int64_t k = 0; k < x.n; k += 4) {
+      Lane b[4][kSets];
+      for (int s = 0; s < kSets; ++s)
+        b[0][s] = first[s], b[1][s] = rest[s], b[2][s] = keys.of[0][1] ^ (a >> 32) ^ uint64_t((key + k) / 4),
+        b[3][s] = Lane{} + a;
+      finish(b[0], b[1], b[2], b[3], keys);
+      for (int j = 0; j < 4; ++j) store_vector(to + (k + j) * x.ld + w, factors(b[j]));
+    }
+  }
+}
+// s *= mask, whose rows are `step` apart.
+template <class C> void apply_mask(const Panel& x, const C* mask, int64_t step, C* s) {
+  for (int64_t k = 0; k < x.n; ++k, s += x.ld, mask += step)
+    for (int64_t i = 0; i < x.width; i += kVector<C>) store_vector(s + i, load_vector(s + i) * load_vector(mask + i));
 }
 }  // namespace tg::cpu::TG_ISA_NS::lanes

@@ -1,6 +1,7 @@
 // One query (decoding) is bound by reading keys and values: each row once, in memory order, in its dtype.
 #pragma once
 #include <tapegrad/cpu/simd/lanes.h>
+#include <tapegrad/ops/attention.h>
 
 #include <algorithm>
 #include <cstring>
@@ -20,6 +21,15 @@ template <class C, class T> void scores(const C* q, const T* keys, int64_t ld, i
     C rest = 0;
     for (; i < hs; ++i) rest += q[i] * C(keys[i]);
     s[j] = rest + join_vectors(sum, kAdd);
+  }
+}
+// weights[j] *= mask of key j, from position `key` on, a multiple of 4. Inlined, it slows calls without dropout.
+template <class C>
+[[gnu::noinline]] void drop(const tg::kernel::AttentionMask& m, int64_t head, int64_t query, int64_t key, int64_t n,
+                            C* weights) {
+  for (int64_t j = 0; j < n; ++j) {
+    const Words b = tg::kernel::attention_words(m.rng, head, query, (key + j) / 4);
+    weights[j] *= int32_t(tg::detail::word_of(b, uint64_t(j)) >> 8) < m.limit ? C(0) : C(m.factor);
   }
 }
 // N vectors of y = sum of s[j] values[j]. Short chains reduce rounding error.

@@ -1,30 +1,16 @@
 // Offsets in the contiguous output are row-major positions.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
+#include <tapegrad/cpu/simd/philox.h>
 #include <tapegrad/ops/dropout.h>
-
-#ifdef __SSE2__
-#include <immintrin.h>
-#endif
 
 #include <cmath>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-using Lane = Vector<uint64_t>;
+using philox::Lane;
 constexpr int64_t kBlocks = kVector<uint64_t>;  // blocks, a lane each
 
-Lane product(const Lane& a, const Lane& b) {
-#if defined(__AVX512F__)
-  return Lane(_mm512_mul_epu32(__m512i(a), __m512i(b)));
-#elif defined(__AVX2__)
-  return Lane(_mm256_mul_epu32(__m256i(a), __m256i(b)));
-#elif defined(__SSE2__)
-  return Lane(_mm_mul_epu32(__m128i(a), __m128i(b)));
-#else
-  return (a & 0xffffffff) * (b & 0xffffffff);
-#endif
-}
 // Permuted so that interleaving two result vectors restores block order.
 template <int... I> Lane block_of_lane(std::integer_sequence<int, I...>) {
   return Lane{uint64_t(I / 2 + I % 2 * int(kBlocks / 2))...};
@@ -39,10 +25,7 @@ template <int... I> void store_blocks(uint32_t* to, const Lane& xy, const Lane& 
 // Random words from block n on, in lower halves of lanes. Two sets hide the latency of multiplications.
 class Stream {
  public:
-  explicit Stream(Rng at) : offset_(at.offset) {
-    uint32_t k0 = uint32_t(at.seed), k1 = uint32_t(at.seed >> 32);
-    for (auto& k : keys_) k[0] = Lane{} + k0, k[1] = Lane{} + k1, k0 += 0x9E3779B9, k1 += 0xBB67AE85;
-  }
+  explicit Stream(Rng at) : offset_(at.offset), keys_(at.seed) {}
   static constexpr int kSets = 2;
   static constexpr int64_t kWords = kBlock + 4 * kSets * kBlocks + 4;  // words that draw() may write
   // Words from 4 (first / 4) on, at least n from `first`; returns the address of `first`.
@@ -55,32 +38,23 @@ class Stream {
  private:
   void some(uint64_t n, uint32_t* to) const {
     constexpr auto kEach = std::make_integer_sequence<int, int(kBlocks)>();
-    constexpr uint64_t kWord = 0xffffffff;
-    const Lane m0 = Lane{} + 0xD2511F53, m1 = Lane{} + 0xCD9E8D57;
     Lane x[kSets], y[kSets], z[kSets], w[kSets];
 #pragma GCC unroll 2
     for (int s = 0; s < kSets; ++s) {
       x[s] = block_of_lane(kEach) + (n + uint64_t(s * kBlocks));
-      const Lane a = product(x[s], m0);  // the first round, z = w = 0
-      x[s] = (x[s] >> 32) ^ keys_[0][0], y[s] = Lane{}, z[s] = (a >> 32) ^ keys_[0][1], w[s] = a;
+      const Lane a = philox::product(x[s], philox::kM0);  // the first round, z = w = 0
+      x[s] = (x[s] >> 32) ^ keys_.of[0][0], y[s] = Lane{}, z[s] = (a >> 32) ^ keys_.of[0][1], w[s] = a;
     }
-#pragma GCC unroll 9
-    for (int round = 1; round < 10; ++round)
-#pragma GCC unroll 2
-      for (int s = 0; s < kSets; ++s) {
-        const Lane a = product(x[s], m0), b = product(z[s], m1);
-        x[s] = (b >> 32) ^ y[s] ^ keys_[round][0], y[s] = b;
-        z[s] = (a >> 32) ^ w[s] ^ keys_[round][1], w[s] = a;
-      }
+    philox::finish(x, y, z, w, keys_);
 #pragma GCC unroll 2
     for (int s = 0; s < kSets; ++s, to += 4 * kBlocks)
       if constexpr (std::endian::native == std::endian::little)
-        store_blocks(to, (x[s] & kWord) | y[s] << 32, (z[s] & kWord) | w[s] << 32, kEach);
+        store_blocks(to, (x[s] & philox::kWord) | y[s] << 32, (z[s] & philox::kWord) | w[s] << 32, kEach);
       else
-        store_blocks(to, x[s] << 32 | (y[s] & kWord), z[s] << 32 | (w[s] & kWord), kEach);
+        store_blocks(to, x[s] << 32 | (y[s] & philox::kWord), z[s] << 32 | (w[s] & philox::kWord), kEach);
   }
   uint64_t offset_;
-  Lane keys_[10][2];
+  philox::Keys keys_;
 };
 void dropout(const op::Dropout& op, Bufs in, Bufs out, Context&) {
   const Stream stream(op.rng);

@@ -84,6 +84,12 @@ AttentionSizes sizes_of(const op::AttentionForm& o, const Buf& q, const Buf& k, 
   const double scale = o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)));
   return {q.size(0), q.size(1), k.size(1), q.size(2), k.size(2), hs, o.causal, scale, nullptr};
 }
+// A replay asks the op that runs for the state, which may be a self_attention.
+AttentionDropout dropout_of(const Op& op, const op::AttentionForm& o) {
+  if (o.dropout == 0) return {};
+  const tg::kernel::AttentionMask m(o.dropout, o.rng);
+  return {StepValue<Rng>(op, [](const Op& now) { return *now.rng_state(); }), m.limit, m.factor};
+}
 void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   AttentionSizes z = sizes_of(op.o, in[0], in[1], c);
   if (z.batch * z.heads * z.tq == 0) return;
@@ -91,6 +97,7 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   z.spans = spans.get();
   kernel::visit_float(out[0].dtype(), [&]<class T>() {
     AttentionArgs<T> a{z,
+                       dropout_of(op, op.o),
                        Heads<const T>(in[0]),
                        Heads<const T>(in[1]),
                        Heads<const T>(in[2]),
@@ -162,6 +169,7 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
     const Heads<const T> dy(in[5]);
     row_products<T>(z, Heads<const T>(in[3]), dy, scratch.as<C>(), c);
     AttentionGradArgs<T> a{z,
+                           dropout_of(op, op.o),
                            Heads<const T>(in[0]),
                            Heads<const T>(in[1]),
                            Heads<const T>(in[2]),

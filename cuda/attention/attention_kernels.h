@@ -2,7 +2,8 @@
 // scores stay on chip (FlashAttention-2, arXiv:2307.08691).
 #pragma once
 #include <tapegrad/core/check.h>
-#include <tapegrad/cuda/device/kernel.h>
+#include <tapegrad/cuda/device/step_values.h>
+#include <tapegrad/ops/attention.h>
 
 #include <limits>
 
@@ -53,8 +54,42 @@ struct AttentionSizes {
     return j >= s.keys ? tq : causal && i > 0 ? i : 0;
   }
 };
+struct AttentionDropout {
+  StepValue<Rng> rng = {};
+  int32_t limit = 0;  // 0: kernels without kDrops
+  double factor = 0;
+};
+// The mask of a head's weights (ops/attention.h), factors of C, 1 without kDrops. start: position of the first query.
+template <bool kDrops, class C> struct HeadMask {
+  Rng rng;
+  int64_t head, start;
+  int32_t limit;
+  C factor;
+  __device__ __forceinline__ HeadMask(const AttentionDropout& d, int64_t b_h, int64_t first) {
+    if constexpr (kDrops) rng = d.rng.get(), head = b_h, start = first, limit = d.limit, factor = C(d.factor);
+  }
+  // Random words of keys 4 quad to 4 quad + 3 and query i.
+  __device__ __forceinline__ Words words(int64_t i, int64_t quad) const {
+    if constexpr (!kDrops) return {};
+    return tg::kernel::attention_words(rng, head, start + i, quad);
+  }
+  __device__ __forceinline__ C operator()(uint32_t word) const {
+    return !kDrops ? C(1) : int32_t(word >> 8) < limit ? C(0) : factor;
+  }
+};
+// Four lanes, kStep apart, have a block each. Returns this lane's word of each block.
+template <int kStep> __device__ __forceinline__ Words across_blocks(const Words& b) {
+  const bool upper = threadIdx.x / kStep & 2, odd = threadIdx.x / kStep & 1;
+  const uint32_t u = __shfl_xor_sync(~0u, upper ? b.x : b.z, 2 * kStep),
+                 v = __shfl_xor_sync(~0u, upper ? b.y : b.w, 2 * kStep);
+  const Words half = upper ? Words{u, v, b.z, b.w} : Words{b.x, b.y, u, v};
+  const uint32_t s = __shfl_xor_sync(~0u, odd ? half.x : half.y, kStep),
+                 t = __shfl_xor_sync(~0u, odd ? half.z : half.w, kStep);
+  return odd ? Words{s, half.y, t, half.w} : Words{half.x, s, half.z, t};
+}
 template <class T> struct AttentionArgs {
   AttentionSizes z;
+  AttentionDropout dropout;
   Heads<const T> q, k, v;
   Heads<T> y;
   compute_t<T>* lse;  // (B, NH, Tq)
@@ -63,9 +98,11 @@ template <class T> struct AttentionArgs {
 //   S = Q K^T           P = exp(scale S - lse)
 //   dP = dY V^T         dS = P (dP - delta)
 //   dV = P^T dY         dK = scale dS^T Q          dQ = scale dS K
+// With dropout, dP is multiplied by the mask, and P of dV.
 // The kernels' p holds S, then P; ds holds dP, then dS. A group's query heads accumulate into one dK and dV.
 template <class T> struct AttentionGradArgs {
   AttentionSizes z;
+  AttentionDropout dropout;
   Heads<const T> q, k, v, dy;
   const compute_t<T>*lse, *delta;  // (B, NH, Tq); delta: row sums of dy y
   Heads<T> dq, dk, dv;
@@ -87,6 +124,11 @@ struct HeadBlock {
 
 template <int... kSizes, class F> void visit_head_size(int64_t n, F f) {
   (void)((n <= kSizes && (f.template operator()<kSizes>(), true)) || ...);
+}
+
+// Calls f<kDrops>().
+template <class F> void visit_dropout(const AttentionDropout& d, F f) {
+  d.limit ? f.template operator()<true>() : f.template operator()<false>();
 }
 
 // Small if Large exceeds the device's shared memory.

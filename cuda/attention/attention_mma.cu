@@ -4,9 +4,9 @@
 
 namespace tg::cuda {
 namespace {
-template <int D> struct Tile {
-  static constexpr int kTall = 2, N = D <= 96 ? 8 : 4;  // D = 128 with N = 8 exceeds the registers
-  static constexpr int kOwn = kTall * 16;               // rows per warp
+template <int D, bool kDrops> struct Tile {
+  static constexpr int kTall = 2, N = D <= (kDrops ? 32 : 96) ? 8 : 4;  // more exceed the registers
+  static constexpr int kOwn = kTall * 16;                               // rows per warp
   static constexpr int kQueries = kWarps * kOwn, kKeys = N * 8;
   static constexpr size_t kShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kStep<D>;
   static constexpr int kCtas = 2;
@@ -50,9 +50,9 @@ template <int kTall, int N, int O> struct Softmax {
   }
 };
 
-template <int D>
-__global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forward(AttentionArgs<bf16> a) {
-  using S = Tile<D>;
+template <int D, bool kDrops>
+__global__ __launch_bounds__(kThreads, Tile<D, kDrops>::kCtas) void attention_mma_forward(AttentionArgs<bf16> a) {
+  using S = Tile<D, kDrops>;
   const AttentionSizes& z = a.z;
   bf16 *queries = dynamic_shared<bf16>(), *keys = queries + S::kQueries * kStep<D>,
        *values = keys + S::kKeys * kStep<D>;
@@ -72,6 +72,7 @@ __global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forwar
   float o[S::kTall][D / 8][4];
   clear(o);
   Softmax<S::kTall, S::N, D / 8> softmax;
+  const HeadMask<kDrops, float> mask(a.dropout, at.b * z.heads + at.h, span.start);
   for (int64_t k0 = 0; k0 < end; k0 += S::kKeys) {
     const bool busy = k0 < warp_end;
     float s[S::kTall][S::N][4];
@@ -83,6 +84,7 @@ __global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forwar
       multiply_rows<D>(s, own, keys);
       if (k0 + S::kKeys > z.seen(span, row0)) mask_rows(s, -std::numeric_limits<float>::infinity(), z, span, row0, k0);
       softmax.step(s, scale, o);
+      drop_rows(s, mask, row0, k0);
     }
     cp_async_wait<0>();
     __syncthreads();  // V has arrived; no thread reads K
@@ -113,9 +115,11 @@ __global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forwar
 
 void attention_mma(const Context& c, const AttentionArgs<bf16>& a) {
   visit_head_size<32, 64, 80, 96, 128>(a.z.hs, [&]<int D>() {
-    using S = Tile<D>;
-    const int64_t blocks = (a.z.tq + S::kQueries - 1) / S::kQueries * a.z.batch * a.z.heads;
-    launch(c, attention_mma_forward<D>, unsigned(blocks), kThreads, S::kShared, a);
+    visit_dropout(a.dropout, [&]<bool kDrops>() {
+      using S = Tile<D, kDrops>;
+      const int64_t blocks = (a.z.tq + S::kQueries - 1) / S::kQueries * a.z.batch * a.z.heads;
+      launch(c, attention_mma_forward<D, kDrops>, unsigned(blocks), kThreads, S::kShared, a);
+    });
   });
 }
 

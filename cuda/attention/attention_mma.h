@@ -111,6 +111,22 @@ __device__ __forceinline__ void mask_rows(float (&s)[kTall][N][4], float value, 
           if (n * 8 + e >= seen) s[m][n][2 * i + e] = value;
     }
 }
+// s *= mask: rows are queries from i on, columns keys from k0 on. Two lanes draw two rows' blocks.
+template <int kTall, int N, bool kDrops>
+__device__ __forceinline__ void drop_rows(float (&s)[kTall][N][4], const HeadMask<kDrops, float>& mask, int64_t i,
+                                          int64_t k0) {
+  if constexpr (!kDrops) return;
+  const bool odd = threadIdx.x & 1;
+#pragma unroll
+  for (int m = 0; m < kTall; ++m)
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const Words w = mask.words(i + m * 16 + lane_row() + (odd ? 8 : 0), k0 / 4 + n * 2 + lane_column() / 4);
+      const uint32_t a = __shfl_xor_sync(~0u, odd ? w.x : w.z, 1), b = __shfl_xor_sync(~0u, odd ? w.y : w.w, 1);
+      s[m][n][0] *= mask(odd ? a : w.x), s[m][n][1] *= mask(odd ? b : w.y);
+      s[m][n][2] *= mask(odd ? w.z : a), s[m][n][3] *= mask(odd ? w.w : b);
+    }
+}
 // Stores o * factor as rows [first, ...). `own`: the warp's staging memory.
 template <int D, int kTall>
 __device__ __forceinline__ void store_rows(const HeadRows<bf16>& to, const float (&o)[kTall][D / 8][4],

@@ -14,7 +14,7 @@ template <int D, int kRowTiles, int kOtherTiles> struct Tile {
 };
 // 32 rows of keys per warp with heads of 64 or 80 exceed 255 registers.
 template <int D> using KeyTile = Tile<D, D == 32 ? 2 : 1, D == 64 || D == 80 ? 8 : 4>;
-template <int D> using QueryTile = Tile<D, D <= 96 ? 2 : 1, D == 32 ? 8 : 4>;
+template <int D, bool kDrops> using QueryTile = Tile<D, D <= (kDrops ? 80 : 96) ? 2 : 1, D == 32 && !kDrops ? 8 : 4>;
 
 // Own tiles (K, V or Q, dY), then two stages: two other tiles, lse (base 2), delta.
 template <class S, int D> struct Shared {
@@ -29,20 +29,30 @@ template <class S, int D> struct Shared {
 };
 
 template <class S> using Scores = float[S::kTall][S::N][4];
-// p holds P, ds holds dS, both (keys, queries). stats: lse (base 2) and delta of kOthers queries.
-template <class S>
-__device__ __forceinline__ void weigh_keys(Scores<S>& p, Scores<S>& ds, const float* stats, float scale) {
+// p = P, of the mask if kDrops, ds = dS (keys from k0 on, queries from q0 on). stats: lse (base 2), delta of kOthers
+// queries. Four lanes draw four blocks, of two queries and keys 8 apart.
+template <class S, bool kDrops>
+__device__ __forceinline__ void weigh_keys(Scores<S>& p, Scores<S>& ds, const float* stats, float scale,
+                                           const HeadMask<kDrops, float>& mask, int64_t k0, int64_t q0) {
 #pragma unroll
   for (int j = 0; j < S::N; ++j) {
     const auto lse = load16<2>(stats + j * 8 + lane_column());
     const auto delta = load16<2>(stats + S::kOthers + j * 8 + lane_column());
 #pragma unroll
-    for (int t = 0; t < S::kTall; ++t)
+    for (int t = 0; t < S::kTall; ++t) {
+      Words words;
+      const int own = lane_row() % 4;
+      if constexpr (kDrops)
+        words = across_blocks<4>(
+            mask.words(q0 + j * 8 + lane_column() + own % 2, k0 / 4 + t * 4 + own / 2 * 2 + lane_row() / 4));
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         p[t][j][e] = exp2_approx(p[t][j][e] * scale - lse.x[e % 2]);
-        ds[t][j][e] = p[t][j][e] * (ds[t][j][e] - delta.x[e % 2]);
+        const float factor = mask(tg::detail::word_of(words, uint64_t(e)));
+        ds[t][j][e] = p[t][j][e] * (ds[t][j][e] * factor - delta.x[e % 2]);
+        p[t][j][e] *= factor;
       }
+    }
   }
 }
 // Hides keys from `keys` on, and queries before edge + row.
@@ -72,7 +82,7 @@ __device__ __forceinline__ void weigh_queries(const Scores<S>& p, Scores<S>& ds,
         ds[t][j][e] = exp2_approx(p[t][j][e] * scale - lse[t][e / 2]) * (ds[t][j][e] - delta[t][e / 2]);
 }
 
-template <int D>
+template <int D, bool kDrops>
 __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_grad_keys(AttentionGradArgs<bf16> a) {
   using S = KeyTile<D>;
   static_assert(2 * S::kOthers <= kThreads);
@@ -125,7 +135,8 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
       float p[S::kTall][S::N][4], ds[S::kTall][S::N][4];  // (keys, queries)
       multiply_rows<D>(p, k, q);
       multiply_rows<D>(ds, v, dy);
-      weigh_keys<S>(p, ds, stats, scale);
+      const HeadMask<kDrops, float> mask(a.dropout, at.b * z.heads + h, span.start);
+      weigh_keys<S, kDrops>(p, ds, stats, scale, mask, row0, first + n * S::kOthers);
       if (n < first_full) mask_keys<S>(p, ds, keys, edge - n * S::kOthers);
       add_weighted<D>(dv, p, dy);
       add_weighted<D>(dk, ds, q);
@@ -144,9 +155,10 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   store_rows<D>(a.dv.at(at.b, at.h), dv, ones, v, row0, z.tk, z.hs);
 }
 
-template <int D>
-__global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_grad_queries(AttentionGradArgs<bf16> a) {
-  using S = QueryTile<D>;
+template <int D, bool kDrops>
+__global__ __launch_bounds__(kThreads,
+                             QueryTile<D, kDrops>::kCtas) void attention_mma_grad_queries(AttentionGradArgs<bf16> a) {
+  using S = QueryTile<D, kDrops>;
   const AttentionSizes& z = a.z;
   const Shared<S, D> m;
   const HeadBlock at(z.batch, z.heads);
@@ -177,6 +189,7 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
       delta[t][i] = row < z.tq ? a.delta[at_row] : 0;
       scales[t][i] = float(z.scale);
     }
+  const HeadMask<kDrops, float> mask(a.dropout, at.b * z.heads + at.h, span.start);
   int stage = 0;
   for (int64_t k0 = 0; k0 < end; k0 += S::kOthers, stage ^= 1) {
     cp_async_wait<0>();
@@ -187,6 +200,7 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
     float p[S::kTall][S::N][4], ds[S::kTall][S::N][4];  // (queries, keys)
     multiply_rows<D>(p, q, keys);
     multiply_rows<D>(ds, dy, values);
+    drop_rows(ds, mask, row0, k0);
     weigh_queries<S>(p, ds, lse, delta, scale);
     if (k0 + S::kOthers > z.seen(span, row0)) mask_rows(ds, 0, z, span, row0, k0);
     add_weighted<D>(dq, ds, keys);
@@ -206,8 +220,10 @@ void attention_grad_mma(const Context& c, const AttentionGradArgs<bf16>& a) {
       const int64_t blocks = (t + S::kBlock - 1) / S::kBlock * z.batch * heads;
       if (blocks > 0) launch(c, kernel, unsigned(blocks), kThreads, S::kShared, a);
     };
-    run(std::type_identity<KeyTile<D>>(), attention_mma_grad_keys<D>, z.tk, z.key_heads);
-    run(std::type_identity<QueryTile<D>>(), attention_mma_grad_queries<D>, z.tq, z.heads);
+    visit_dropout(a.dropout, [&]<bool kDrops>() {
+      run(std::type_identity<KeyTile<D>>(), attention_mma_grad_keys<D, kDrops>, z.tk, z.key_heads);
+      run(std::type_identity<QueryTile<D, kDrops>>(), attention_mma_grad_queries<D, kDrops>, z.tq, z.heads);
+    });
   });
 }
 

@@ -38,7 +38,7 @@ template <int N, class C> __device__ __forceinline__ C softmax_step(C (&s)[N], i
   return factor;
 }
 
-template <class T, int D, class S>
+template <class T, int D, class S, bool kDrops>
 __global__ __launch_bounds__(kThreads, 1) void attention_tiled_forward(AttentionArgs<T> a) {
   using C = compute_t<T>;
   const AttentionSizes& z = a.z;
@@ -55,6 +55,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_forward(Attention
   clear(o);
 #pragma unroll
   for (int r = 0; r < S::R; ++r) max[r] = -std::numeric_limits<C>::infinity(), sum[r] = 0;
+  const HeadMask<kDrops, C> mask(a.dropout, at.b * z.heads + at.h, span.start);
   for (int64_t k0 = 0; k0 < end; k0 += S::kKeys) {
     __syncthreads();
     load_tile<S::kKeys, D>(keys, k, k0, end, z.hs);
@@ -67,6 +68,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_forward(Attention
 #pragma unroll
       for (int j = 0; j < D / kSide; ++j) o[r][j] *= factor;
     }
+    drop_rows(s, mask, row0, k0);
     store_weights(weights, s);
     __syncthreads();
     load_tile<S::kKeys, D>(keys, v, k0, end, z.hs);
@@ -87,7 +89,9 @@ template <class T, int... kSizes> void run(const Context& c, const AttentionArgs
   visit_head_size<kSizes...>(a.z.hs, [&]<int D>() {
     visit_tile<Tile<compute_t<T>, D>, Tile<compute_t<T>, D, true>>(c, dtype_of<T>(), a.z.hs, [&]<class S>() {
       const int64_t blocks = (a.z.tq + S::kQueries - 1) / S::kQueries * a.z.batch * a.z.heads;
-      launch(c, attention_tiled_forward<T, D, S>, unsigned(blocks), kThreads, S::kShared, a);
+      visit_dropout(a.dropout, [&]<bool kDrops>() {
+        launch(c, attention_tiled_forward<T, D, S, kDrops>, unsigned(blocks), kThreads, S::kShared, a);
+      });
     });
   });
 }

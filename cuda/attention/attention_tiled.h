@@ -129,6 +129,21 @@ __device__ __forceinline__ void store_tile(const HeadRows<T>& to, const C (&o)[R
     }
   }
 }
+// s *= mask: rows are queries from i on, columns keys from k0 on. Four lanes draw four elements' blocks.
+template <int R, int N, bool kDrops, class C>
+__device__ __forceinline__ void drop_rows(C (&s)[R][N], const HeadMask<kDrops, C>& mask, int64_t i, int64_t k0) {
+  if constexpr (!kDrops) return;
+  constexpr int kAll = R * N;
+  const int lane = int(threadIdx.x) % 4, quad = int(threadIdx.x) % kSide / 4;
+#pragma unroll
+  for (int e = 0; e < kAll; e += 4) {
+    const int own = (e + lane) % kAll;
+    const Words w = across_blocks<1>(mask.words(i + own / N, k0 / 4 + own % N * (kSide / 4) + quad));
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (e + j < kAll) s[(e + j) / N][(e + j) % N] *= mask(tg::detail::word_of(w, uint64_t(j)));
+  }
+}
 // Reduces v over the 16 lanes that share a row.
 template <class Op, class C> __device__ __forceinline__ C over_row(C v, Op op = {}) {
 #pragma unroll

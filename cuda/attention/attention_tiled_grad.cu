@@ -31,7 +31,7 @@ template <class S, class F> __device__ __forceinline__ void take_turn(int i, F l
   __syncthreads();
 }
 
-template <class T, int D, class S>
+template <class T, int D, class S, bool kDrops>
 __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(AttentionGradArgs<T> a) {
   using C = compute_t<T>;
   const AttentionSizes& z = a.z;
@@ -47,6 +47,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(Attenti
   clear(dv);
   for (int64_t h = at.h * z.group(); h < (at.h + 1) * z.group(); ++h) {
     const int64_t stats = (at.b * z.heads + h) * z.tq;
+    const HeadMask<kDrops, C> mask(a.dropout, at.b * z.heads + h, span.start);
     for (int64_t q0 = z.first_query(span, k0) / S::kOthers * S::kOthers; q0 < z.tq; q0 += S::kOthers) {
       const auto load = [&](int i) {
         load_tile<S::kOthers, D>(m.others[i], (i ? a.dy : a.q).at(at.b, h), q0, z.tq, z.hs);
@@ -62,11 +63,14 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(Attenti
         const bool inside = i < z.tq;
         const C lse = inside ? a.lse[stats + i] * C(kLog2e) : 0, delta = inside ? a.delta[stats + i] : 0;
         const int64_t seen = inside ? z.seen(span, i) - k0 : 0;
+        const Words words = mask.words(i, (k0 + row0) / 4);
 #pragma unroll
         for (int r = 0; r < S::R; ++r) {
           const bool sees = row0 + r < seen;
           p[r][n] = sees ? power2(p[r][n] * C(z.scale * kLog2e) - lse) : 0;
-          ds[r][n] = sees ? p[r][n] * (ds[r][n] - delta) : 0;
+          const C factor = mask(tg::detail::word_of(words, uint64_t(row0 + r)));
+          ds[r][n] = sees ? p[r][n] * (ds[r][n] * factor - delta) : 0;
+          p[r][n] *= factor;
         }
       }
       store_weights(m.weights, p);
@@ -83,7 +87,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(Attenti
   store_tile<D>(a.dv.at(at.b, at.h), dv, one, k0, z.tk, z.hs);
 }
 
-template <class T, int D, class S>
+template <class T, int D, class S, bool kDrops>
 __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_queries(AttentionGradArgs<T> a) {
   using C = compute_t<T>;
   const AttentionSizes& z = a.z;
@@ -105,6 +109,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_queries(Atte
     delta[r] = row0 + r < z.tq ? a.delta[i] : 0;
     scale[r] = C(z.scale);
   }
+  const HeadMask<kDrops, C> mask(a.dropout, at.b * z.heads + at.h, span.start);
   for (int64_t k0 = 0; k0 < end; k0 += S::kOthers) {
     const auto load = [&](int i) { load_tile<S::kOthers, D>(m.others[i], i ? v : k, k0, end, z.hs); };
     C p[S::R][S::N], ds[S::R][S::N];  // (queries, keys)
@@ -112,6 +117,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_queries(Atte
     multiply_rows<D>(ds, m.own[1], m.others[1]);
     if constexpr (S::kTurns) take_turn<S>(0, load);
     multiply_rows<D>(p, m.own[0], m.others[0]);
+    drop_rows(ds, mask, row0, k0);
 #pragma unroll
     for (int r = 0; r < S::R; ++r) {
       const int64_t seen = z.seen(span, row0 + r) - k0;
@@ -134,8 +140,10 @@ template <class T, int... kSizes> void run(const Context& c, const AttentionGrad
         const int64_t blocks = (t + S::kOwn - 1) / S::kOwn * z.batch * heads;
         if (blocks > 0) launch(c, kernel, unsigned(blocks), kThreads, S::kShared, a);
       };
-      run(attention_tiled_grad_keys<T, D, S>, z.tk, z.key_heads);
-      run(attention_tiled_grad_queries<T, D, S>, z.tq, z.heads);
+      visit_dropout(a.dropout, [&]<bool kDrops>() {
+        run(attention_tiled_grad_keys<T, D, S, kDrops>, z.tk, z.key_heads);
+        run(attention_tiled_grad_queries<T, D, S, kDrops>, z.tq, z.heads);
+      });
     });
   });
 }

@@ -15,14 +15,15 @@ template <class V, class Op, class F> const V* step_values(const Op& op, size_t 
 
 template <class V> class StepValue {
  public:
+  StepValue() = default;
   template <class Op, class F>
   StepValue(const Op& op, F of)
       : value_(of(op)), recorded_(step_values<V>(op, 1, [of](const Op& now, V* to) { *to = of(now); })) {}
   __device__ __forceinline__ V get() const { return recorded_ ? *recorded_ : value_; }
 
  private:
-  V value_;
-  const V* recorded_;
+  V value_{};
+  const V* recorded_ = nullptr;
 };
 
 }  // namespace tg::cuda

@@ -12,20 +12,22 @@ struct Form {
   int64_t tq, tk, hs, heads = 1, key_heads = 1, batch = 1;
   bool causal = true;
   std::vector<int64_t> lengths = {}, starts = {};
+  double dropout = 0;
 };
 OpCase case_of(const Form& f, double scale = 0) {
   OpCase c;
   c.op = "attention";
-  c.variant = fmt::format("tq {}, tk {}, hs {}, heads {}/{}, causal {}, lengths {}, starts {}", f.tq, f.tk, f.hs,
-                          f.heads, f.key_heads, f.causal, Dims(f.lengths.begin(), f.lengths.end()),
-                          Dims(f.starts.begin(), f.starts.end()));
+  c.variant = fmt::format("tq {}, tk {}, hs {}, heads {}/{}, causal {}, lengths {}, starts {}, dropout {}", f.tq, f.tk,
+                          f.hs, f.heads, f.key_heads, f.causal, Dims(f.lengths.begin(), f.lengths.end()),
+                          Dims(f.starts.begin(), f.starts.end()), f.dropout);
   const Shape keys{f.batch, f.key_heads, f.tk, f.hs};
   c.in = {{Shape{f.batch, f.heads, f.tq, f.hs}}, {keys}, {keys}};
   c.fn = [f, scale](Inputs x) {
     const auto given = [&](const std::vector<int64_t>& v) {
       return v.empty() ? Tensor() : tensor<int64_t>(v, {f.batch}).to(x[0].device());
     };
-    return Tensors{attention(x[0], x[1], x[2], {f.causal, scale, given(f.lengths), given(f.starts)})};
+    Rng rng{7, 5};
+    return Tensors{attention(x[0], x[1], x[2], {f.causal, scale, given(f.lengths), given(f.starts), f.dropout, &rng})};
   };
   return c;
 }
@@ -79,6 +81,24 @@ TEST_CASE("attention: lengths around the widths of blocks, on tensor cores") {
   check_lengths(DType::bf16);
   check_form({.tq = 65, .tk = 129, .hs = 64}, DType::bf16);
   check_form({.tq = 130, .tk = 131, .hs = 128}, DType::bf16);
+}
+TEST_CASE("attention: dropout on the device has the masks of the CPU, at every head size and kind of tile") {
+  const auto mask = [](Device d, AttentionOptions o) {
+    Rng rng{3, uint64_t(1) << 32};
+    o.dropout = 0.4, o.rng = &rng;
+    return detail::attention_kept({2, 3, 70, 131}, o, d).contiguous().to_vector<uint8_t>();
+  };
+  for (const bool causal : {false, true})
+    CHECK(mask(Device::cuda(), {.causal = causal}) == mask(Device::cpu(), {.causal = causal}));
+  for (const DType t : {DType::f32, DType::bf16, DType::f64})
+    for (const int64_t hs : {32, 64, 80, 96, 128, 160, 256, 512})
+      if (t != DType::f64 || hs <= 256) check_form({.tq = 37, .tk = 41, .hs = hs, .heads = 2, .dropout = 0.3}, t);
+  for (const DType t : {DType::f32, DType::bf16}) {
+    check_form({.tq = 130, .tk = 150, .hs = 32, .heads = 4, .key_heads = 2, .dropout = 0.5}, t);
+    check_form({.tq = 20, .tk = 70, .hs = 64, .batch = 3, .lengths = {70, 0, 33}, .starts = {3, 50, 9}, .dropout = 0.2},
+               t);
+    check_form({.tq = 1, .tk = 130, .hs = 40, .heads = 2, .causal = false, .dropout = 0.2}, t);
+  }
 }
 TEST_CASE("attention: keys without a query have gradients of 0") {
   for (DType t : {DType::f64, DType::f32, DType::bf16}) check_form({.tq = 0, .tk = 70, .hs = 32, .heads = 2}, t);

@@ -54,6 +54,7 @@ import struct
 import unittest.mock
 import zlib
 
+import masks
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
@@ -102,12 +103,18 @@ def hidden_keys(tq, tk, causal, lengths, starts):
     return hidden if lengths is None else hidden | (torch.arange(tk) >= each(lengths))
 
 
-def attention(q, k, v, lengths=None, starts=None, *, causal, scale):
+def attention(q, k, v, lengths=None, starts=None, *, causal, scale, dropout=0.0, seed=0, offset=0):
     """(B, NH, T, HS). Causal: without starts the last query sees every key. A row that sees nothing is 0."""
     scores = scale * (q @ k.mT)
     hidden = hidden_keys(*scores.shape[-2:], causal, lengths, starts)
     scores = scores.masked_fill(hidden, -1e30 if lengths is not None else -math.inf)
-    return scores.softmax(-1).masked_fill(hidden, 0) @ v
+    weights = scores.softmax(-1).masked_fill(hidden, 0)
+    if dropout:
+        (batch, heads, tq, tk) = scores.shape
+        first = torch.tensor([tk - tq]) if starts is None else starts
+        positions = first[:, None] + torch.arange(tq)
+        weights = weights * masks.of_attention(batch, heads, positions, tk, dropout, seed, offset)
+    return weights @ v
 
 
 def self_attention(x, lengths=None, *, kv_heads, causal, scale):
@@ -467,6 +474,12 @@ def network_cases():
                                 ("lengths_starts", True, [lengths, starts]),
                                 ("starts", True, [torch.full_like(lengths, 5), starts])):
         yield case("attention." + name, [(3, 2, 2, 4), (3, 2, 5, 4), (3, 2, 5, 4), *extra], causal=causal, scale=0.5)
+    for name, shapes, extra in (  # kernels for a few queries, and for panels and blocks of them
+            ("alone", [(2, 3, 2, 4)] + [(2, 3, 5, 4)] * 2, []),
+            ("blocks", [(1, 2, 37, 2)] + [(1, 2, 140, 2)] * 2, []),
+            ("starts", [(3, 2, 6, 4)] + [(3, 2, 10, 4)] * 2, [torch.tensor([10, 0, 7]), starts])):
+        yield case("attention.dropped_" + name, shapes + extra, causal=True, scale=0.5, dropout=0.3, seed=2**40 + 7,
+                   offset=2**32 - 3)
     yield case("self_attention.causal", [(2, 5, 6, 4)], kv_heads=2, causal=True, scale=0.5)
     yield case("self_attention.groups", [(2, 5, 6, 4)], kv_heads=1, causal=False, scale=0.5)
     yield case("self_attention.lengths", [(3, 5, 3, 4), lengths], kv_heads=1, causal=True, scale=0.5)

@@ -17,7 +17,10 @@ struct Inputs4 {
         v(random({batch, key_heads, tk, hs}, 3).to(t)),
         dy(random({batch, heads, tq, hs}, 4).to(t)) {}
 };
-std::vector<Tensor> run(Tensor q, Tensor k, Tensor v, const Tensor& dy, const AttentionOptions& o) {
+constexpr Rng kMasks{5, 1};  // dropout's
+std::vector<Tensor> run(Tensor q, Tensor k, Tensor v, const Tensor& dy, AttentionOptions o) {
+  Rng rng = kMasks;
+  o.rng = &rng;
   for (Tensor* t : {&q, &k, &v}) *t = t->detach().requires_grad_();
   const Tensor y = attention(q, k, v, o);
   const GradMap g = backward(y, dy);
@@ -25,7 +28,7 @@ std::vector<Tensor> run(Tensor q, Tensor k, Tensor v, const Tensor& dy, const At
 }
 Tensor of_sequence(const Tensor& x, int64_t b) { return slice(x, 0, b, b + 1); }
 // f64, with matrices of scores.
-std::vector<Tensor> by_scores(Tensor q, Tensor k, Tensor v, const Tensor& dy, const AttentionOptions& o) {
+std::vector<Tensor> by_scores(Tensor q, Tensor k, Tensor v, const Tensor& dy, AttentionOptions o) {
   for (Tensor* t : {&q, &k, &v}) *t = t->to(DType::f64).detach().requires_grad_();
   const int64_t tq = q.size(2), tk = k.size(2), group = q.size(1) / k.size(1);
   std::vector<double> mask(size_t(tq * tk));
@@ -37,7 +40,10 @@ std::vector<Tensor> by_scores(Tensor q, Tensor k, Tensor v, const Tensor& dy, co
     return reshape(concat(Inputs(all.data(), all.size()), 2), {x.size(0), q.size(1), tk, x.size(3)});
   };
   const Tensor scores = matmul(q, transpose(shared(k))) * o.scale + tensor<double>(mask, {tq, tk});
-  const Tensor y = matmul(softmax(scores), shared(v));
+  Rng rng = kMasks;
+  o.rng = &rng;
+  const Tensor kept = detail::attention_kept(scores.shape(), o).to(DType::f64) / (1 - o.dropout);
+  const Tensor y = matmul(softmax(scores) * kept, shared(v));
   const GradMap g = backward(y, dy.to(DType::f64));
   return {y.detach(), g[q], g[k], g[v]};
 }
@@ -56,9 +62,10 @@ TEST_CASE("attention: values and gradients of the matrices of scores, around vec
     for (const DType t : {DType::f64, DType::f32, DType::bf16})
       for (const AttentionOptions& o :
            {AttentionOptions{.causal = true, .scale = 0.3}, AttentionOptions{.causal = true, .scale = -0.4},
-            AttentionOptions{.scale = 0.2}}) {
-        INFO(name_of(t), ", ", z.tq, " queries, ", z.tk, " keys, HS ", z.hs, ", causal ", o.causal, ", scale ",
-             o.scale);
+            AttentionOptions{.scale = 0.2}, AttentionOptions{.causal = true, .scale = 0.3, .dropout = 0.25},
+            AttentionOptions{.scale = -0.2, .dropout = 0.5}}) {
+        INFO(name_of(t), ", ", z.tq, " queries, ", z.tk, " keys, HS ", z.hs, ", causal ", o.causal, ", scale ", o.scale,
+             ", dropout ", o.dropout);
         const Inputs4 in(2, z.heads, z.key_heads, z.tq, z.tk, z.hs, t);
         const auto got = run(in.q, in.k, in.v, in.dy, o), want = by_scores(in.q, in.k, in.v, in.dy, o);
         const double most = t == DType::f64 ? 1e-14 : t == DType::f32 ? 3e-6 : 1e-2;
@@ -76,9 +83,13 @@ TEST_CASE("attention: heads whose keys are cut have the same bits with one threa
     for (const int64_t tq : in_turns<int64_t>({1, 4, 300, 1100})) {
       CAPTURE(tq);
       const Inputs4 in(1, tq == 1 ? 1 : 2, 1, tq, 1100, 24, t);
-      const auto forward_and_back = [&] { return run(in.q, in.k, in.v, in.dy, {.causal = true}); };
-      const auto want = on_one_thread(forward_and_back);
-      for (int round = 0; round < 3; ++round) check_same_bits(forward_and_back(), want);
+      for (const double dropout : {0.0, 0.3}) {
+        const auto forward_and_back = [&] {
+          return run(in.q, in.k, in.v, in.dy, {.causal = true, .dropout = dropout});
+        };
+        const auto want = on_one_thread(forward_and_back);
+        for (int round = 0; round < 3; ++round) check_same_bits(forward_and_back(), want);
+      }
     }
 }
 TEST_CASE("attention: infinite scores and NaN stay in their rows") {

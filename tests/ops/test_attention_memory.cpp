@@ -18,8 +18,13 @@ struct Form {
   std::string name;
   int64_t heads, kv_heads;
   bool causal;
+  double dropout = 0;
 };
-const Form kForms[] = {{"causal", 2, 2, true}, {"full", 2, 2, false}, {"grouped", 4, 2, true}, {"many", 8, 8, true}};
+const Form kForms[] = {{"causal", 2, 2, true},
+                       {"full", 2, 2, false},
+                       {"grouped", 4, 2, true},
+                       {"many", 8, 8, true},
+                       {"dropped", 2, 2, true, 0.1}};
 struct Memory {
   int64_t kept, peak;  // kept: backward's bytes; peak: both passes
 };
@@ -31,7 +36,7 @@ Memory memory_of(const Form& f, int64_t t, DType dtype) {
   const Tensor dy = leaf(f.heads);
   const int64_t before = memory_stats().live, one = int64_t(dy.layout().bytes()), key = int64_t(k.layout().bytes());
   reset_peak();
-  Tensor y = attention(q, k, v, {.causal = f.causal});
+  Tensor y = attention(q, k, v, {.causal = f.causal, .dropout = f.dropout, .rng = &rng});
   Memory m;
   m.kept = memory_stats().live - before - one;
   const GradMap g = backward(y, dy);

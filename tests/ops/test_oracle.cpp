@@ -174,8 +174,11 @@ struct Functions {
     });
     one("swiglu", [](Inputs x, const Json&) { return swiglu(x[0]); });
     one("attention", [](Inputs x, const Json& a) {
-      return attention(x[0], x[1], x[2],
-                       {at<bool>(a, "causal"), at<double>(a, "scale"), optional(x, 3), optional(x, 4)});
+      AttentionOptions o{at<bool>(a, "causal"), at<double>(a, "scale"), optional(x, 3), optional(x, 4)};
+      Rng rng;
+      if (a.contains("dropout"))
+        o.dropout = at<double>(a, "dropout"), rng = {at<uint64_t>(a, "seed"), at<uint64_t>(a, "offset")}, o.rng = &rng;
+      return attention(x[0], x[1], x[2], o);
     });
     one("self_attention", [](Inputs x, const Json& a) {
       return self_attention(x[0], at(a, "kv_heads"), {at<bool>(a, "causal"), at<double>(a, "scale"), optional(x, 1)});

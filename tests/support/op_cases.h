@@ -34,7 +34,7 @@ std::vector<OpCase> op_cases(CaseSizes = {});
 // Whether the case draws random numbers, which a compiled function refuses.
 inline bool draws(const OpCase& c) {
   return c.op == "dropout" || c.op == "multinomial" || c.op == "rand" || c.op == "randint" || c.op == "randn" ||
-         c.op == "trunc_normal";
+         c.op == "trunc_normal" || c.variant.starts_with("dropped");
 }
 bool every_op_case();
 void add_layer_cases(std::vector<OpCase>& list, const CaseSizes&);  // op_cases_layers.cpp

@@ -74,6 +74,21 @@ struct LayerCases : OpCaseList {
               .causal = true, .scale = 0.5, .kv_lengths = three(x.subspan(3, 3)), .query_starts = three(x.subspan(6))};
           return attention(x[0], x[1], x[2], o);
         });
+    const auto dropped = [=](AttentionOptions form, double p, Rng rng) {
+      return [=](Inputs x) {
+        AttentionOptions o = form;
+        Rng at = rng;  // equal masks in all calls
+        o.dropout = p, o.rng = &at;
+        if (x.size() > 3) o.kv_lengths = three(x.subspan(3, 3)), o.query_starts = three(x.subspan(6));
+        return attention(x[0], x[1], x[2], o);
+      };
+    };
+    one("attention", "dropped", {q, longer, longer}, dropped({.causal = true}, 0.3, {7, 3}));
+    one("attention", "dropped_full", {floats({2, 2, r + 2, c}), kv, kv},
+        dropped({.scale = 0.3}, 0.6, {8, uint64_t(-3)}));
+    one("attention", "dropped_lengths_starts",
+        {q3, kv3, kv3, index(tk), index(2), index(tk), index(tk), index(1), index(tk - 1)},
+        dropped({.causal = true}, 0.2, {9}));
     const auto none = floats({0, 2, std::max<int64_t>(r, 1), c}), headless = floats({2, 0, std::max<int64_t>(r, 1), c});
     one("attention", "no_batch", {none, none, none}, with({.causal = true}));
     one("attention", "no_heads", {headless, headless, headless}, with({.causal = true}));
@@ -86,6 +101,10 @@ struct LayerCases : OpCaseList {
     one("self_attention", "full_groups", {floats({2, t, 4, c})}, self(1, {.scale = 0.3}));
     one("self_attention", "lengths", {floats({3, t, 3, c}), index(t), index(0), index(t - 1)},
         [=](Inputs x) { return self_attention(x[0], 1, {.causal = true, .kv_lengths = three(x.subspan(1))}); });
+    one("self_attention", "dropped", {floats({2, t, 4, c})}, [](Inputs x) {
+      Rng rng{7};
+      return self_attention(x[0], 1, {.causal = true, .dropout = 0.4, .rng = &rng});
+    });
     one("self_attention", "no_batch", {floats({0, t, 3, c})}, self(1, {.causal = true}));
   }
   void gates_and_positions() {
