@@ -27,7 +27,8 @@ std::pair<Tensor, Tensor> angles(const GptConfig& c, Device device) {
 DocumentLm::DocumentLm(const Params& p, const GptConfig& c, Scores scores) : config_(c), scores_(scores) {
   c.validate();
   TG_CHECK(c.positions == Positions::rope && c.norm == NormKind::rms_norm && c.norm_affine &&
-               c.activation == Activation::swiglu && !c.bias && !c.tied_head && c.dropout == 0 && c.ff_width > 0 &&
+               c.activation == Activation::swiglu && !c.bias && !c.tied_head && !c.head_bias && c.ff_width > 0 &&
+               std::max({c.dropout, c.attn_dropout, c.resid_dropout, c.embd_dropout}) == 0 &&
                (c.kv_heads == 0 || c.kv_heads == c.heads),
            value,
            "[document_lm] the configuration is of another form. It must be that of document 003: rope, rms_norm with "

@@ -247,9 +247,12 @@ LoadedModel open_model(const ModelOptions& o) {
   return m;
 }
 
-std::string about_dropout(const std::optional<HuggingFaceSource>& origin, const std::string& way_out) {
-  if (!origin || origin->dropout == 0) return "";
-  return fmt::format("dropout is 0: the {} in config.json was for pretraining; {}", origin->dropout, way_out);
+std::string about_dropout(const GptConfig& c, const std::string& way_out) {
+  const double attn = c.dropout_of(c.attn_dropout), resid = c.dropout_of(c.resid_dropout),
+               embd = c.dropout_of(c.embd_dropout);
+  if (attn == 0 && resid == 0 && embd == 0) return "";
+  return fmt::format("dropout of attention weights is {}, of branches {}, of embeddings {}; {}", attn, resid, embd,
+                     way_out);
 }
 
 }  // namespace tg::apps

@@ -77,7 +77,7 @@ RunConfig run_from(const ModelOfData&, const GptConfig&);
 // load_adapter(), with a note if an adapter without hash has another base than `folder`.
 Lora adapted(const std::string& adapter, LoadedModel&, const std::string& folder);
 
-// A note about config.json's dropout, which training ignores, or "".
-std::string about_dropout(const std::optional<HuggingFaceSource>&, const std::string& way_out);
+// A note about dropout in training, or "".
+std::string about_dropout(const GptConfig&, const std::string& way_out);
 
 }  // namespace tg::apps

@@ -103,7 +103,7 @@ RunSetup new_setup(TrainCommandOptions& o, std::optional<InitialModel>& init) {
   check_separate("train", o.init, o.out);
   init.emplace(o.init);
   RunConfig run = run_of(o, run_from(init->of_data(), init->config), [&](const Difference& d) {
-    TG_CHECK(detail::is_train_setting(d.name) || d.name == "dropout", value,
+    TG_CHECK(detail::is_train_setting(d.name) || d.name.ends_with("dropout"), value,
              "[train] {} is {} in {}, and {} is given. A model that was trained before keeps its shape and its "
              "tokenizer. Leave it out.",
              d.name, d.before, o.init, d.after);
@@ -140,7 +140,7 @@ int run(TrainCommandOptions& o) {
             .files = detail::huggingface_files(s.out),
             .hint = fmt::format("tapegrad generate --model {} {}", s.out,
                                 s.data.tokenizer ? "--prompt \"...\"" : "--prompt-ids \"0\""),
-            .note = s.run.model.dropout == 0 ? about_dropout(origin, "--dropout sets another") : ""};
+            .note = origin ? about_dropout(s.run.model, "flags such as --attn-dropout set others") : ""};
   });
 }
 void declare(Command& c, TrainCommandOptions& o) {

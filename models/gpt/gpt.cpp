@@ -72,6 +72,13 @@ void GptConfig::validate() const {
   TG_CHECK(ff_width >= 0 && ff_width <= kMostSize, value,
            "[gpt_config] ff_width is {}. It must be from 1 to {}, or 0 for 4 * width.", ff_width, kMostSize);
   TG_CHECK(dropout >= 0 && dropout < 1, value, "[gpt_config] dropout is {}. It must be in [0, 1).", dropout);
+  for (const auto& [name, rate] :
+       {std::pair{"attn_dropout", attn_dropout}, {"resid_dropout", resid_dropout}, {"embd_dropout", embd_dropout}})
+    TG_CHECK((rate >= 0 && rate < 1) || rate == -1, value,
+             "[gpt_config] {} is {}. It must be in [0, 1), or -1 for dropout.", name, rate);
+  TG_CHECK(!head_bias || !classes, value,
+           "[gpt_config] head_bias is true, and the head has {} classes (score), which has no bias. Leave it false.",
+           classes);
   TG_CHECK(norm_eps > 0 && std::isfinite(norm_eps), value,
            "[gpt_config] norm_eps is {}. It must be more than 0 and finite.", norm_eps);
   TG_CHECK(fragments >= 0 && fragments <= kMostSize, value,
@@ -112,7 +119,9 @@ Gpt::Block::Block(const Params& p, const GptConfig& c, size_t path_of_gpt) : nn:
                            .activation = c.activation,
                            .causal = true,
                            .bias = c.bias,
-                           .dropout = c.dropout,
+                           .dropout = c.dropout_of(c.resid_dropout),
+                           .attn_dropout = c.dropout_of(c.attn_dropout),
+                           .ff_dropout = c.ff_dropout,
                            .init = init.linear,
                            .init_proj = init.proj,
                            .fragments = fragments};
@@ -141,10 +150,11 @@ Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
   ln_f_ = nn::Norm(p.at("ln_f"), c.width, norm_options(c));
   if (const char* name = c.classes ? "score" : "lm_head"; c.classes || !c.tied_head) {
     head_ = nn::Linear(p.at(name), c.width, c.classes ? c.classes : c.vocab_size,
-                       {.bias = false, .init = init.linear, .fragments = fragments_of(c, name)});
+                       {.bias = c.head_bias, .init = init.linear, .fragments = fragments_of(c, name)});
   } else {
     head_.scope = p.at("lm_head").scope();
     head_.weight = wte_.table;
+    if (c.head_bias) head_.bias = p.at("lm_head").get("bias", {c.vocab_size}, Init::constant(0));
   }
   if (c.fragments > 0) (void)Linears(*this).matching("gpt_config", {&c.fragmented, 1});
 }
@@ -209,7 +219,14 @@ void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
            "them.");
 }
 
-Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head) const {
+Tensor Gpt::attention_weights(const Tensor& tokens, int64_t block, ForwardOptions o) const {
+  TG_CHECK(block >= 0 && block < config_.layers && !o.cache, value,
+           "[gpt] attention_weights() of block {}{}. There are {}, counted from 0. Pass one, without a cache.", block,
+           o.cache ? " with a cache" : "", config_.layers);
+  o.rng = nullptr;
+  return run(tokens, std::move(o), false, block);
+}
+Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t weights_of) const {
   NameScope here = layer_.enter();
   check(tokens, o);
   const bool one_row = with_head && config_.classes > 0;
@@ -236,9 +253,10 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head) const {
   } else if (wpe_.table) {
     x = x + slice(wpe_.table, 0, past, past + t);  // + (T, C)
   }
-  x = nn::dropout_if(x, config_.dropout, o.rng);
+  x = nn::dropout_if(x, config_.dropout_of(config_.embd_dropout), o.rng);
   Stream s{std::move(x), {}};
   for (const Block& block : blocks_) {
+    if (context.layer == weights_of) return block.attn.weights(block.ln_1.add(s.x, s.branch, o.compute).y, context);
     if (o.recompute) {
       const auto again = [block, context](Inputs in, Rng* rng) {
         nn::LayerContext c = context;
@@ -270,6 +288,20 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head) const {
   return x;
 }
 
+std::pair<Params, Gpt> Gpt::crop_context(const Params& own, int64_t context) const {
+  TG_CHECK(context >= 1 && context <= config_.context, value,
+           "[gpt] a crop to {} positions. It must be from 1 to {}, the context.", context, config_.context);
+  for (const NamedLinear& l : Gpt(*this).linears())
+    TG_CHECK(!l.layer->adapter, state, "[gpt] a crop of a model with an adapter on {}. Crop it before apply_lora().",
+             l.name);
+  StateDict tensors = own.state();
+  for (auto& [name, t] : tensors) t = (name == "wpe.weight" ? slice(t, 0, 0, context) : t).contiguous();
+  const Params params(own.device(), 0, own.dtype());
+  params.load(std::move(tensors));
+  GptConfig c = config_;
+  c.context = context;
+  return {params, Gpt(params, c)};
+}
 KvCache Gpt::make_cache(int64_t batch, int64_t capacity, std::optional<DType> compute) const {
   TG_CHECK(capacity >= 0 && capacity <= config_.context, value,
            "[gpt] a cache of {} positions. It must be from 1 to {}, the context, or 0 for the context.", capacity,

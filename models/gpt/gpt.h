@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace tg {
 
@@ -34,7 +35,10 @@ struct GptConfig {
   bool qk_norm = false;   ///< RMSNorm (norm_eps) of query and key heads before rope
   bool tied_head = true;  ///< lm_head shares the token table
   int64_t classes = 0;    ///< outputs of `score`, which replaces lm_head; 0: none
-  double dropout = 0;     ///< embeddings, layer outputs; forward() needs a generator
+  double dropout = 0;     ///< the next three, if -1; needs a generator
+  double attn_dropout = -1, resid_dropout = -1, embd_dropout = -1;  ///< attention weights, branches, embeddings
+  FfDropout ff_dropout = FfDropout::output;                         ///< resid_dropout's place in MLPs
+  bool head_bias = false;                                           ///< lm_head.bias, also if tied
   double norm_eps = 1e-5;
   /// gpt2: matrices are N(0, init_std^2), but both proj have init_std / sqrt(2 * layers). xavier: Linear layers are
   /// N(0, 2 / (in + out)), with queries, keys, values, gate and hidden layer as separate matrices; tables are N(0, 1);
@@ -45,9 +49,10 @@ struct GptConfig {
   int64_t fragments = 0;
   std::string fragmented = "h.*.mlp.*";  ///< linears() names, as LoraConfig::targets
 
-  int64_t head_size() const { return head_dim ? head_dim : width / heads; }  ///< HS
-  GptConfig with_sizes() const;                                              ///< kv_heads, head_dim, ff_width above 0
-  void validate() const;                                                     ///< an Error names the first wrong field
+  double dropout_of(double rate) const { return rate == -1 ? dropout : rate; }  ///< attn_dropout, ...
+  int64_t head_size() const { return head_dim ? head_dim : width / heads; }     ///< HS
+  GptConfig with_sizes() const;  ///< kv_heads, head_dim, ff_width above 0
+  void validate() const;         ///< an Error names the first wrong field
   bool operator==(const GptConfig&) const = default;
 };
 
@@ -85,6 +90,11 @@ void visit_fields(Config& c, F&& f) {
   f("rope_original_context", c.rope_scaling.original_context, "of llama3: context of the training without scaling");
   f("fragments", c.fragments, "of each fragmented layer, 0: no layer is fragmented");
   f("fragmented", c.fragmented, "pattern of the Linear layers that are fragmented");
+  f("attn_dropout", c.attn_dropout, "part of the attention weights dropped in training, -1: dropout");
+  f("resid_dropout", c.resid_dropout, "part of what blocks add, dropped in training, -1: dropout");
+  f("embd_dropout", c.embd_dropout, "part of the embeddings dropped in training, -1: dropout");
+  f("ff_dropout", c.ff_dropout, "place of resid_dropout in MLPs: output, or activation");
+  f("head_bias", c.head_bias, "bias of the head");
   if constexpr (requires { f.optional("", c.classes); }) f.optional("classes", c.classes);  // not a run's setting
 }
 namespace detail {
@@ -100,9 +110,9 @@ GptConfig gpt_config_from_json(std::string_view text, ConfigText = {});
 /// - h.{i}.mlp.fc.weight (F, C), or (2F, C) with the gate first for swiglu, h.{i}.mlp.proj.weight (C, F)
 /// - ln_f.weight (C), and lm_head.weight (V, C) unless tied, or score.weight (classes, C)
 ///
-/// With biases, all but tables and head have .bias next to .weight. A fragmented layer has the tensors of
-/// nn::FragmentedLinear. It selects softly if forward() gets a generator, otherwise hard. Under LazyScope a model has
-/// only shapes until its parameters are read.
+/// With biases, all but tables and head have .bias next to .weight, and the head with head_bias. A fragmented layer has
+/// the tensors of nn::FragmentedLinear. It selects softly if forward() gets a generator, otherwise hard. Under
+/// LazyScope a model has only shapes until its parameters are read.
 class Gpt {
  public:
   /// All options.
@@ -120,8 +130,14 @@ class Gpt {
   /// Head's input: hidden states (B, T, C) after the last norm, or (B, 1, C) with last_only, in `compute` if set.
   /// Options and Errors: forward() without classes.
   Tensor hidden(const Tensor& tokens, ForwardOptions o = {}) const { return run(tokens, std::move(o), false); }
+  /// A block's attention weights, (B, NH, T, T), without dropout, by matmul() and softmax(): slow. An Error if there is
+  /// no such block, with a cache, or as for hidden().
+  Tensor attention_weights(const Tensor& tokens, int64_t block, ForwardOptions = {}) const;
   /// A fixed cache for `batch` sequences; `compute` as in ForwardOptions. Capacity 0 is the context, the largest.
   KvCache make_cache(int64_t batch, int64_t capacity = 0, std::optional<DType> compute = {}) const;
+  /// The model with a shorter context, of copies of its parameters: learned positions beyond it go. An Error if the
+  /// context is outside [1, the present one], or with adapters.
+  std::pair<Params, Gpt> crop_context(const Params& own, int64_t context) const;
   const GptConfig& config() const { return config_; }
   int64_t context() const { return config_.context; }        ///< maximum number of positions
   int64_t vocab_size() const { return config_.vocab_size; }  ///< token ids are below it
@@ -143,7 +159,7 @@ class Gpt {
     Stream forward(Stream, const nn::LayerContext&) const;
   };
   void check(const Tensor& tokens, const ForwardOptions&) const;
-  Tensor run(const Tensor& tokens, ForwardOptions, bool with_head) const;
+  Tensor run(const Tensor& tokens, ForwardOptions, bool with_head, int64_t weights_of = -1) const;
   GptConfig config_;
   nn::Layer layer_;
   nn::Embedding wte_, wpe_;  // no wpe_ table unless positions are learned

@@ -72,12 +72,6 @@ std::optional<GptConfig> stored_config(const Json& config) {
   if (!model) return {};
   return detail::gpt_config_from_json(detail::text_of(*model), {.name = "\"tapegrad\""});
 }
-double pretraining_dropout(const Json& config) {
-  double most = 0;
-  for (const char* key : {"embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout"})
-    if (const Json* x = config.find(key); x && x->is_number()) most = std::max(most, x->get<double>());
-  return most;
-}
 // Whether keys (c) and weights match an export of `before`.
 bool still_says(const GptConfig& before, const GptConfig& c, const Weights& w) {
   const Family family = detail::family_of(c);
@@ -143,9 +137,8 @@ std::vector<std::string> detail::huggingface_files(const std::string& folder) {
   return all;
 }
 
-HuggingFaceSource detail::read_huggingface(const std::string& folder) {
-  HuggingFaceSource origin{
-      .folder = folder, .config = detail::model_config_text(folder), .model = {}, .dtypes = {}, .dropout = 0};
+HuggingFaceSource read_huggingface(const std::string& folder) {
+  HuggingFaceSource origin{.folder = folder, .config = detail::model_config_text(folder), .model = {}, .dtypes = {}};
   std::optional<GptConfig> before;
   const std::string config_path = folder + "/config.json";
   in_file(config_path, [&] {
@@ -155,10 +148,7 @@ HuggingFaceSource detail::read_huggingface(const std::string& folder) {
   origin.eos_tokens = detail::eos_tokens_of_huggingface(folder);
   const Weights w(folder, detail::family_of(origin.model));
   for (const auto& [theirs, name] : w.in_file) origin.dtypes[theirs] = w.shards.info(name).dtype;
-  if (before && still_says(*before, origin.model, w))
-    origin.model = *before;
-  else
-    origin.dropout = pretraining_dropout(detail::own_json(origin.config));
+  if (before && still_says(*before, origin.model, w)) origin.model = *before;
   return origin;
 }
 

@@ -21,7 +21,6 @@ struct HuggingFaceSource {
   std::string config;                   ///< config.json
   GptConfig model;                      ///< the configuration read
   std::map<std::string, DType> dtypes;  ///< dtypes in files, by names there
-  double dropout = 0;                   ///< dropout of pretraining, not in `model`
   /// Tokens that end a text: eos_token_id of generation_config.json, else of config.json.
   std::vector<int64_t> eos_tokens = {};
 };
@@ -29,7 +28,8 @@ struct HuggingFaceSource {
 namespace detail {
 /// Text of config.json in the folder of any model.
 std::string model_config_text(const std::string& folder);
-/// Reads a config.json except pretraining's dropout; ignores unknown keys. Messages have `source`. An Error names key
+}  // namespace detail
+/// Reads a config.json; ignores unknown keys. Messages have `source`. An Error names key
 /// and value for an unsupported model_type, a key that would change results, or what GptConfig::validate() refuses.
 GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& source);
 /// config.json for both versions, with GptConfig for fields that the family lacks; `dtype` of the weights. An Error

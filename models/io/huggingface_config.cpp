@@ -166,6 +166,10 @@ constexpr std::pair<std::string_view, Activation> kActivations[] = {
     {"gelu", Activation::gelu},          {"silu", Activation::silu},
     {"swish", Activation::silu},         {"relu", Activation::relu}};
 
+void read_rate(const Keys& k, const char* key, double& to) {
+  k.read(key, to);
+  TG_CHECK(to >= 0 && to < 1, value, "[huggingface] '{}' is {}. It must be in [0, 1).", key, to);
+}
 GptConfig read_gpt2(const Keys& k) {
   GptConfig c{.activation = Activation::gelu_tanh, .bias = true, .tied_head = true};
   visit_sizes(/*gpt2=*/true, c, [&](const char* key, int64_t& to) { k.need(key, to); });
@@ -179,6 +183,9 @@ GptConfig read_gpt2(const Keys& k) {
            name.substr(0, 200));
   c.activation = known->second;
   k.read("layer_norm_epsilon", c.norm_eps);
+  c.dropout = c.attn_dropout = c.embd_dropout = 0.1;  // GPT2Config's defaults
+  read_rate(k, "resid_pdrop", c.dropout), read_rate(k, "attn_pdrop", c.attn_dropout);
+  read_rate(k, "embd_pdrop", c.embd_dropout);
   return c;
 }
 
@@ -213,6 +220,7 @@ GptConfig read_llama(const Keys& k, std::string_view type) {
            "[huggingface] 'hidden_act' is '{}'. It must be silu in this type of model. Pass a model with it.",
            activation.substr(0, 200));
   k.read("rms_norm_eps", c.norm_eps);
+  read_rate(k, "attention_dropout", c.attn_dropout = 0);
   read_biases(k, type, c);
   read_ropes(k, c);
   // Attention within the window is full: a shorter context gives equal results.
@@ -234,8 +242,10 @@ int64_t read_classes(const Keys& k) {
            labels ? shown(*labels) : std::to_string(classes));
   return classes;
 }
-// Normalises sizes that equal the default.
+// Normalises what equals the default.
 void simplify(GptConfig& c) {
+  for (double* rate : {&c.attn_dropout, &c.embd_dropout})
+    if (*rate == c.dropout) *rate = -1;
   if (c.kv_heads == c.heads) c.kv_heads = 0;
   if (c.heads > 0 && c.width % c.heads == 0 && c.head_dim == c.width / c.heads) c.head_dim = 0;
   if (c.width > 0 && c.ff_width % 4 == 0 && c.ff_width / 4 == c.width) c.ff_width = 0;
@@ -247,9 +257,9 @@ Json gpt2_keys(const GptConfig& c) {
       {"n_inner", c.ff_width ? Json(c.ff_width) : Json()},
       {"activation_function", std::ranges::find(kActivations, c.activation, [](auto& a) { return a.second; })->first},
       {"layer_norm_epsilon", c.norm_eps},
-      {"embd_pdrop", c.dropout},
-      {"resid_pdrop", c.dropout},
-      {"attn_pdrop", 0.0}};
+      {"embd_pdrop", c.dropout_of(c.embd_dropout)},
+      {"resid_pdrop", c.dropout_of(c.resid_dropout)},
+      {"attn_pdrop", c.dropout_of(c.attn_dropout)}};
 }
 void add_rope(Json& to, const GptConfig& c) {
   const RopeScaling& s = c.rope_scaling;
@@ -266,7 +276,7 @@ Json llama_keys(const GptConfig& c, Family family) {
             {"head_dim", c.head_dim},
             {"hidden_act", "silu"},
             {"rms_norm_eps", c.norm_eps},
-            {"attention_dropout", 0.0}};
+            {"attention_dropout", c.dropout_of(c.attn_dropout)}};
   if (family != Family::qwen2) k["attention_bias"] = c.bias;
   if (family == Family::llama) k["mlp_bias"] = c.bias;
   if (family != Family::llama) k["use_sliding_window"] = false;

@@ -85,6 +85,7 @@ std::vector<std::string> mismatch(const GptConfig& c) {
     expect(!c.qk_norm || !(c.bias || c.qkv_bias),
            fmt::format("{} is true with qk_norm, not false", c.bias ? "bias" : "qkv_bias"));
   }
+  expect(!c.head_bias, "head_bias is true, not false");
   expect(c.fragments <= 0, fmt::format("fragments is {}, not 0", c.fragments));
   return all;
 }

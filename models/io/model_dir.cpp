@@ -72,11 +72,11 @@ LoadedModel with_new_head(LoadedModel m, int64_t classes, uint64_t seed) {
   TG_CHECK(classes > 0 && std::ranges::none_of(m.model.linears(), adapted), value,
            "[model] a new head of {} classes. It must have 1 or more, and be made before apply_lora().", classes);
   GptConfig c = m.model.config();
-  c.classes = classes;
+  c.classes = classes, c.head_bias = false;
   c.validate();
   const Params params(m.params.device(), seed, m.params.dtype());
   StateDict tensors = m.params.state();
-  tensors.erase("lm_head.weight");
+  tensors.erase("lm_head.weight"), tensors.erase("lm_head.bias");
   tensors["score.weight"] = Init::normal(c.init_std).make({classes, c.width}, params.dtype(), params.device(), {seed});
   params.load(std::move(tensors));
   m.model = Gpt(params, c);

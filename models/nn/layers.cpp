@@ -180,7 +180,7 @@ SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions&
   proj = linear_of(p.at("proj"), q, width, o.init_proj, o.bias, o);
   o.fragments = {};  // the function may refer to destroyed objects
 }
-Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
+Tensor SelfAttention::run(const Tensor& x, const LayerContext& c, bool weights) const {
   NameScope here = enter();
   const BlockOptions& o = options;
   TG_CHECK(x.ndim() == 3, shape, "[attention] the input must be (B, T, C), got {}. Add sizes of 1 with reshape().", x);
@@ -191,6 +191,7 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   const int64_t b = x.size(0), t = x.size(1), hs = o.head_dim;
   AttentionOptions how{.causal = o.causal, .kv_lengths = c.lengths};
   if (c.cache && c.cache->has_capacity()) how.query_starts = c.cache->lengths();
+  if (c.rng && !weights) how.dropout = o.attn_dropout, how.rng = c.rng;
   const auto transposed = [&](const Tensor& y, int64_t n) {  // the first n heads
     if (o.positions != Positions::rope) return y;
     return rope(y, {.theta = o.rope_theta,
@@ -201,7 +202,7 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   };
   Tensor all = reshape(qkv.forward(x, c.compute, c.rng, c.adapters), {b, t, o.heads + 2 * o.kv_heads, hs});
   Tensor y;
-  if (!c.cache && !o.qk_norm) {
+  if (!c.cache && !o.qk_norm && !weights) {
     all = transposed(all, o.heads + o.kv_heads);  // frees the unrotated copy
     y = self_attention(all, o.kv_heads, how);     // (B, T, NH, HS)
   } else {
@@ -219,13 +220,14 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
     const Tensor q = in_heads(parts[0]);                       // (B, NH, T, HS)
     KvCache::Pair kv{in_heads(parts[1]), in_heads(parts[2])};  // (B, NHkv, T, HS) x 2
     if (c.cache) kv = c.cache->append(c.layer, kv);            // (B, NHkv, past + T or capacity, HS) x 2
-    y = transpose(attention(q, kv.k, kv.v, how), 1, 2);        // (B, T, NH, HS)
+    if (weights) return tg::detail::attention_weights(q, kv.k, how);
+    y = transpose(attention(q, kv.k, kv.v, how), 1, 2);  // (B, T, NH, HS)
   }
   return dropout_if(proj.forward(reshape(y, {b, t, o.heads * hs}), c.compute, c.rng, c.adapters), o.dropout, c.rng);
 }
 
 Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
-    : Layer{p.scope()}, activation(o.activation), dropout(o.dropout) {
+    : Layer{p.scope()}, activation(o.activation), dropout(o.dropout), place(o.ff_dropout) {
   const int64_t ff = o.ff_width ? o.ff_width : 4 * width;
   const bool gated = activation == Activation::swiglu;
   const Init init = gated ? of_parts(o.init, {ff, ff}) : o.init;
@@ -238,18 +240,22 @@ Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
   const auto is_simple = [&](const Linear& l) { return !l.adapter && !l.prepared() && l.kind == fc.kind; };
   const bool has_fused = fc.kind == LinearKind::switchback || fc.kind == LinearKind::switchback_vector_wise;
   const bool is_gelu = activation == Activation::gelu || activation == Activation::gelu_tanh;
-  if (has_fused && is_gelu && is_simple(fc) && is_simple(proj) && bool(fc.bias) == bool(proj.bias)) {
+  const bool inside = place == FfDropout::activation;
+  if (has_fused && is_gelu && !(inside && c.rng && dropout > 0) && is_simple(fc) && is_simple(proj) &&
+      bool(fc.bias) == bool(proj.bias)) {
     const Tensor y = switchback_mlp(c.compute ? x.to(*c.compute) : x, {.fc_weight = fc.weight,
                                                                        .fc_bias = fc.bias,
                                                                        .proj_weight = proj.weight,
                                                                        .proj_bias = proj.bias,
                                                                        .mode = tg::detail::mode_of(fc.kind),
                                                                        .by_tanh = activation == Activation::gelu_tanh});
-    return dropout_if(y, dropout, c.rng);
+    return inside ? y : dropout_if(y, dropout, c.rng);
   }
   Tensor h = fc.forward(x, c.compute, c.rng, c.adapters);  // (..., F or 2F)
   h = activate(activation, h);                             // (..., F)
-  return dropout_if(proj.forward(h, c.compute, c.rng, c.adapters), dropout, c.rng);
+  if (inside) h = dropout_if(h, dropout, c.rng);
+  h = proj.forward(h, c.compute, c.rng, c.adapters);
+  return inside ? h : dropout_if(h, dropout, c.rng);
 }
 
 }  // namespace nn

@@ -26,6 +26,8 @@ enum class Activation { gelu, gelu_tanh, silu, swiglu, relu };
 enum class Positions { learned, rope };
 /// How a Linear layer computes its GEMMs: `plain`, or in 8 bits by a mode of switchback_linear().
 enum class LinearKind { plain, switchback, switchback_vector_wise, switchback_memory_efficient, fp8, fp8_e4m3 };
+/// Where an Mlp drops: its result, or what the activation gives.
+enum class FfDropout { output, activation };
 /// Sets the kind with this name; an Error lists the names.
 void from_name(std::string_view, LinearKind&);
 /// Names of values.
@@ -34,6 +36,7 @@ template <> inline constexpr EnumNames<2> kEnumNames<NormKind>{"norm", {"layer_n
 template <>
 inline constexpr EnumNames<5> kEnumNames<Activation>{"activation", {"gelu", "gelu_tanh", "silu", "swiglu", "relu"}};
 template <> inline constexpr EnumNames<2> kEnumNames<Positions>{"positions", {"learned", "rope"}};
+template <> inline constexpr EnumNames<2> kEnumNames<FfDropout>{"ff_dropout", {"output", "activation"}};
 template <> inline constexpr EnumNames<3> kEnumNames<RopeScalingKind>{"rope_scaling", {"none", "linear", "llama3"}};
 template <>
 inline constexpr EnumNames<6> kEnumNames<LinearKind>{
@@ -154,14 +157,16 @@ struct BlockOptions {
   Activation activation = Activation::gelu;
   bool causal = false;  ///< rows see themselves and earlier ones; else all (BERT)
   bool bias = false;
-  double dropout = 0;  ///< dropout of residual branches
+  double dropout = 0;       ///< dropout of residual branches
+  double attn_dropout = 0;  ///< dropout of attention weights
+  FfDropout ff_dropout = FfDropout::output;
   Init init = Init::normal(0.02), init_proj = Init::normal(0.02);
   /// LinearOptions::fragments for these Params; unset: 0.
   std::function<int64_t(const Params&)> fragments = {};
 };
 
 /// Multi-head self-attention (Vaswani et al., 2017), optionally causal, with grouped keys (Ainslie et al., GQA, 2023)
-/// and rotary positions. Dropout applies to its result; attention weights are not stored.
+/// and rotary positions. Attention weights are not stored.
 struct SelfAttention : Layer {
   Linear qkv;            ///< ((heads + 2 kv_heads) HS, C): q, k, v stacked
   Linear proj;           ///< (C, heads HS)
@@ -172,7 +177,12 @@ struct SelfAttention : Layer {
   /// Throws unless heads divides width or head_dim is set, kv_heads divides heads, and HS is even for rope.
   SelfAttention(const Params&, int64_t width, const BlockOptions&);
   /// (B, T, C) -> (B, T, C). Padding rows have meaningless values.
-  Tensor forward(const Tensor& x, const LayerContext& = {}) const;
+  Tensor forward(const Tensor& x, const LayerContext& c = {}) const { return run(x, c, false); }
+  /// The attention weights of forward(), (B, heads, T, keys), without dropout, by matmul() and softmax(): slow.
+  Tensor weights(const Tensor& x, const LayerContext& c = {}) const { return run(x, c, true); }
+
+ private:
+  Tensor run(const Tensor& x, const LayerContext&, bool weights) const;
 };
 
 /// Feed-forward half of a block: proj(activation(fc(x))).
@@ -181,6 +191,7 @@ struct Mlp : Layer {
   Linear proj;  ///< (C, F)
   Activation activation = Activation::gelu;
   double dropout = 0;
+  FfDropout place = FfDropout::output;
 
   Mlp() = default;
   /// The hidden size is BlockOptions::ff_width, or 4 width if that is 0.

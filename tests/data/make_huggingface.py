@@ -5,17 +5,20 @@
 Made with Python 3.11, torch 2.15.0 (CPU, one thread), transformers 4.57.6, numpy 2.4.6. Each folder of huggingface/ has
 config.json and model.safetensors of a random model, as save_pretrained() wrote them, and expected.safetensors: tokens
 (2, T) i64 and the logits (2, T, V) f64 of the model in f64 on them. qwen2 is in shards, and qwen3 in bf16.
-Frequencies of rope are formed in f32 there, whatever the dtype.
+Frequencies of rope are formed in f32 there, whatever the dtype. gpt2 has training.safetensors, made with transformers
+5.24.0: the losses (10) f64 of AdamW steps in f64 on expected.safetensors' tokens, with dropout by masks.py.
 """
 
 import argparse
 import pathlib
 import shutil
+import unittest.mock
 import zlib
 
+import masks
 import torch
 import transformers
-from make_fixtures import save
+from make_fixtures import load, save
 from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -67,6 +70,39 @@ def make(name, config, folder):
     print(" ", name, sum(f.stat().st_size for f in folder.iterdir()), "bytes")
 
 
+def train(folder, seed=7):
+    """Ten steps with the config's rates of dropout. Masks are drawn in the order in which the model drops."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
+    tokens = load(folder / "expected.safetensors")[0]["tokens"]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
+    offset, drawn = 0, []
+
+    def dropout(x, p, training, *_):
+        nonlocal offset
+        assert training and p == 0.1
+        drawn.append(x.dim())
+        if x.dim() == 4:  # weights of attention
+            batch, heads, time, keys = x.shape
+            mask = masks.of_attention(batch, heads, torch.arange(time)[None], keys, p, seed, offset)
+            offset += batch * heads
+        else:
+            mask = masks.of_elements(x.shape, p, seed, offset)
+            offset += (x.numel() + 3) // 4
+        return x * mask
+
+    losses = []
+    with unittest.mock.patch("torch.nn.functional.dropout", dropout):
+        for _ in range(10):
+            logits = model.train()(tokens[:, :-1]).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            losses.append(loss.item())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert drawn == 10 * ([3] + [4, 3, 3] * 2), drawn
+    save(folder / "training.safetensors", {"losses": torch.tensor(losses, dtype=torch.float64)}, {"seed": str(seed)})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent / "huggingface")
@@ -75,6 +111,7 @@ def main():
     print("torch", torch.__version__, "transformers", transformers.__version__)
     for name, config in {**CASES, **CLASSIFIERS}.items():
         make(name, config, out / name)
+    train(out / "gpt2")
 
 
 if __name__ == "__main__":

@@ -88,12 +88,55 @@ TEST_CASE("hugging face: the logits of transformers in f32 and f64") {
   }
 }
 
+TEST_CASE("hugging face: ten steps of GPT-2 with dropout in training have transformers' losses, given the masks") {
+  const std::string folder = data_folder("gpt2");
+  const Tensor tokens = SafetensorsFile(folder + "/expected.safetensors").tensor("tokens");
+  const Tensor want = SafetensorsFile(folder + "/training.safetensors").tensor("losses");
+  const int64_t t = tokens.size(1) - 1;
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const LoadedModel m = load_model(folder, Device(), dtype);
+    AdamW opt(m.params.trainable(), {.lr = 1e-3, .beta2 = 0.95, .weight_decay = 0});
+    Rng rng{7};
+    std::vector<double> losses;
+    for (int step = 0; step < 10; ++step) {
+      const Tensor logits = m.model.forward(slice(tokens, 1, 0, t), {.rng = &rng});
+      const Tensor loss = cross_entropy(logits, slice(tokens, 1, 1, t + 1));
+      opt.step(backward(loss));
+      losses.push_back(loss.item<double>());
+    }
+    CHECK(distance(tensor(losses, {10}), want) <= (dtype == DType::f32 ? 1e-5 : 1e-12));
+  }
+}
+TEST_CASE("hugging face: rates of dropout are those of config.json, both ways") {
+  const auto read = [](const char* folder, const char* keys) {
+    Json j = own_json(read_file(data_folder(folder) + "/config.json"));
+    const Json changes = own_json(keys);
+    for (const auto& [key, x] : changes.items()) x.is_null() ? (void)j.erase(key) : (void)(j[key] = x);
+    return gpt_config_from_huggingface(text_of(j), "config.json");
+  };
+  const GptConfig gpt2 = read("gpt2", R"({"attn_pdrop": 0.2, "resid_pdrop": 0.3, "embd_pdrop": 0})");
+  CHECK(std::array{gpt2.dropout, gpt2.attn_dropout, gpt2.embd_dropout} == std::array{0.3, 0.2, 0.0});
+  const GptConfig plain = read("gpt2", R"({"attn_pdrop": null, "resid_pdrop": null, "embd_pdrop": null})");
+  CHECK(std::array{plain.dropout, plain.attn_dropout, plain.embd_dropout} == std::array{0.1, -1.0, -1.0});
+  const GptConfig llama = read("llama", R"({"attention_dropout": 0.25})");
+  CHECK(std::array{llama.dropout, llama.attn_dropout, llama.embd_dropout} == std::array{0.0, 0.25, -1.0});
+  for (const GptConfig& c : {gpt2, plain, llama}) {
+    Json j = own_json(gpt_config_to_huggingface(c));
+    j.erase("tapegrad");
+    CHECK(gpt_config_from_huggingface(text_of(j), "config.json") == c);
+  }
+  for (const char* rate : {"1", "-1"})
+    CHECK_SAYS(read("gpt2", fmt::format(R"({{"attn_pdrop": {}}})", rate).c_str()),
+               fmt::format("[huggingface] 'attn_pdrop' is {}. It must be in [0, 1).", rate));
+}
 TEST_CASE("hugging face: configurations") {
   const auto read = [](const std::string& name) { return load_model(data_folder(name)).model.config(); };
   const GptConfig gpt2 = read("gpt2"), llama = read("llama"), mistral = read("mistral"), qwen3 = read("qwen3");
   CHECK(gpt2.bias);
   CHECK(gpt2.tied_head);
-  CHECK(gpt2.dropout == 0);  // 0.1 in the file
+  CHECK(gpt2.dropout == 0.1);
+  CHECK(gpt2.attn_dropout == -1);
+  CHECK(llama.dropout == 0);
   CHECK(gpt2.activation == Activation::gelu_tanh);
   CHECK(read("gpt2_untied").activation == Activation::gelu);
   CHECK(read("gpt2_untied").ff_width == 40);
@@ -196,10 +239,11 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
       Json j = detail::own_json(read_file(to / "config.json"));
       for (const char* key : {"bos_token_id", "eos_token_id"}) CHECK(j.at(key).is_null());
       j.erase("tapegrad");  // what transformers alone would say
-      const GptConfig plain = detail::gpt_config_from_huggingface(detail::text_of(j), "config.json");
-      CHECK(plain.dropout == 0);
-      CHECK(detail::family_of(plain) == family);
-      detail::write_file_atomically(to / "config.json", detail::text_of(j));
+      const GptConfig plain = gpt_config_from_huggingface(text_of(j), "config.json");
+      CHECK(plain.dropout == (family == Family::gpt2 ? 0.125 : 0));
+      CHECK(plain.dropout_of(plain.attn_dropout) == 0.125);
+      CHECK(family_of(plain) == family);
+      write_file_atomically(to / "config.json", text_of(j));
       const Tensor tokens = tensor({1, 2, 3, 4, 5, 6}, {2, 3});
       CHECK(distance(load_model(to.path).model.forward(tokens), model.forward(tokens)) <= 1e-6);
     }
