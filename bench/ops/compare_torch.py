@@ -41,6 +41,8 @@ OPS = {  # row shape -> input shapes; the function
     "softmax": (lambda r, c: [(r, c)], lambda F, x: F.softmax(x, -1)),
     "cross_entropy": (lambda r, c: [(r, c)], lambda F, x, targets: F.cross_entropy(x, targets)),
     "attention": (lambda *s: [s, s, s], lambda F, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)),
+    "attention_dropout": (lambda *s: [s, s, s], lambda F, q, k, v: F.scaled_dot_product_attention(
+        q, k, v, dropout_p=0.1, is_causal=True)),
     "gelu": (lambda r, c: [(r, c)], lambda F, x: F.gelu(x)),
     "swiglu": (lambda r, c: [(r, c)], swiglu),
     "add": (lambda r, c: [(r, c), (r, c)], lambda F, x, y: x + y),

@@ -204,15 +204,21 @@ void global_norm_row(Rows& rows, int64_t n, DType d) {
 
 // Causal, over the last Tq (0: all) of T positions: Tq T - Tq (Tq - 1) / 2 query-key pairs. Two GEMMs over HS forward,
 // five backward, one of them recomputed (Dao et al., 2022).
-void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d, int64_t tq = 0) {
+void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d, int64_t tq = 0,
+                    double dropout = 0) {
   if (tq == 0) tq = t;
   const double product = 2.0 * double(b * nh * hs) * double(tq * t - tq * (tq - 1) / 2);
   const Shape q{b, nh, tq, hs}, k{b, nh, t, hs};
-  const OpCase c{tq == t ? "attention" : "attention_of_last",
+  const OpCase c{dropout > 0 ? "attention_dropout"
+                 : tq == t   ? "attention"
+                             : "attention_of_last",
                  tq == t ? std::vector{b, nh, t, hs} : std::vector{b, nh, tq, t, hs},
                  d,
                  {q, k, k},
-                 [](Inputs x) { return Tensors{attention(x[0], x[1], x[2], {.causal = true})}; }};
+                 [dropout](Inputs x) {
+                   Rng rng{1};
+                   return Tensors{attention(x[0], x[1], x[2], {.causal = true, .dropout = dropout, .rng = &rng})};
+                 }};
   add_forward(rows, c, {.flop = 2 * product});
   add_backward(rows, c, {.flop = 5 * product});
 }
@@ -285,6 +291,7 @@ void cpu_rows(Rows& rows) {
   for (const int64_t t : {64, 1024}) attention_rows(rows, 1, 12, t, 64, DType::bf16);
   attention_rows(rows, 1, 1, 1024, 64, DType::f32);
   for (const int64_t tq : {1, 4}) attention_rows(rows, 1, 12, 1024, 64, DType::f32, tq);
+  for (const DType d : {DType::f32, DType::bf16}) attention_rows(rows, 1, 12, 1024, 64, d, 0, 0.1);
   self_attention_rows(rows, 12, 4, 64, 32);
   self_attention_rows(rows, 4, 12, 64, 64);
   self_attention_rows(rows, 1, 12, 1024, 64);
@@ -333,6 +340,7 @@ void gpu_rows(Rows& rows) {
     attention_rows(rows, 4, 32, 512, 80, d);
     attention_rows(rows, 16, 12, 128, 64, d);
     attention_rows(rows, 1, 32, 2048, 128, d);
+    attention_rows(rows, 16, 12, 128, 64, d, 0, 0.1);
   }
   for (const int64_t n : {int64_t(1) << 18, int64_t(1) << 24, int64_t(1) << 28}) adamw_rows(rows, n);
   adamw_rows(rows, int64_t(1) << 28, 1, false, DType::bf16);
