@@ -29,7 +29,7 @@ def gpt(torch, blocks, heads, width, vocabulary, context, bias=False, dropout=0.
             q, k, v = (z.view(b, t, heads, c // heads).transpose(1, 2) for z in self.qkv(self.norm_1(x)).split(c, -1))
             if hidden:
                 q, k = turned(q), turned(k)
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # tapegrad drops no attention weights
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
             x = x + F.dropout(self.proj(y.transpose(1, 2).reshape(b, t, c)), dropout)
             y = self.fc(self.norm_2(x))
             return x + F.dropout(self.down_proj(F.silu(y[..., :hidden]) * y[..., hidden:] if hidden else F.gelu(y)),

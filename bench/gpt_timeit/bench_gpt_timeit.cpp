@@ -58,7 +58,14 @@ int main(int argc, char** argv) {
     c.option("--steps", "timed ones of each run", f.setup.steps, 1, 1'000'000);
     c.option("--batch", "sequences", f.setup.batch, 1, INT32_MAX);
     c.option("--context", "tokens of each", f.setup.context, 1, INT32_MAX);
-    c.option("--vocab", "token ids", f.setup.vocab, 2, INT32_MAX);  // one token: nothing to learn, no gradient
+    c.option("--vocab", "token ids", f.setup.vocab, 2, INT32_MAX);  // one: nothing to learn, no gradient
+    c.option("--attn-pdrop", "rate of dropout of attention weights", f.setup.attn_pdrop);
+    c.option("--resid-pdrop", "of projections, and after the activation", f.setup.resid_pdrop);
+    c.option("--token-position-pdrop", "of embeddings", f.setup.token_position_pdrop);
+    c.option("--d-ff", "hidden size of the MLPs, 0: 4 d_model", f.setup.d_ff, 0, INT32_MAX);
+    c.toggle("--bias", "biases of Linear layers and head", f.setup.bias);
+    c.toggle("--weight-tie", "the head's weight is the token table", f.setup.weight_tie);
+    c.toggle("--approximate-tanh", "GELU by tanh", f.setup.tanh);
     c.option("--seed", "of weights and tokens, the same for each run", f.setup.seed);
     declare_name(c, "--mode", "eager, or compiled: each step goes through tg::compile", f.setup.mode);
     c.toggle("--matrix-only", "without the two runs on one model that come before the matrix", f.matrix_only);

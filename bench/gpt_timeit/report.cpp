@@ -55,18 +55,18 @@ std::string log_line(std::string_view text, std::chrono::system_clock::time_poin
 }
 std::string model_json(const GptConfig& c) {
   const Json model = {
-      {"approximate", Json()},
+      {"approximate", c.activation == Activation::gelu_tanh ? Json("tanh") : Json()},
       {"activation_name", "gelu"},
       {"d_model", c.width},
-      {"d_ff", Json()},
+      {"d_ff", c.ff_width ? Json(c.ff_width) : Json()},
       {"num_heads", c.heads},
       {"context_length", c.context},
-      {"attn_pdrop", 0.0},
-      {"resid_pdrop", c.dropout},
+      {"attn_pdrop", c.dropout_of(c.attn_dropout)},
+      {"resid_pdrop", c.dropout_of(c.resid_dropout)},
       {"bias", c.bias},
       {"vocab_size", c.vocab_size},
       {"num_blocks", c.layers},
-      {"token_position_pdrop", c.dropout},
+      {"token_position_pdrop", c.dropout_of(c.embd_dropout)},
       {"weight_tie", c.tied_head},
   };
   return detail::text_of(model, 4);

@@ -69,6 +69,10 @@ GptConfig timeit_config(const TimeitRun& r, const TimeitSetup& s) {
   if (r.size == "tiny") c.layers = 2, c.heads = 2, c.width = 32;
   c.context = s.context;
   c.vocab_size = s.vocab;
+  c.attn_dropout = s.attn_pdrop, c.resid_dropout = s.resid_pdrop, c.embd_dropout = s.token_position_pdrop;
+  c.ff_dropout = FfDropout::activation;
+  c.ff_width = s.d_ff, c.bias = c.head_bias = s.bias, c.tied_head = s.weight_tie;
+  if (s.tanh) c.activation = Activation::gelu_tanh;
   return c;
 }
 
@@ -108,9 +112,9 @@ int64_t TimeitModel::planned_bytes(const TimeitRun& run, const TimeitSetup& setu
   return peak;
 }
 
-Tensor TimeitModel::loss_on_tape() const {
+Tensor TimeitModel::loss_on_tape() {
   const MatmulPrecisionScope precision(setup_.matmul_precision);
-  return cross_entropy(model_.forward(tokens_, {.compute = compute_}), targets_);
+  return cross_entropy(model_.forward(tokens_, {.rng = &masks_, .compute = compute_}), targets_);
 }
 double TimeitModel::timed(const std::function<void()>& f) const {
   return bench::timed([&] {
@@ -121,6 +125,7 @@ double TimeitModel::timed(const std::function<void()>& f) const {
 
 double TimeitModel::step(Computation c) {
   if (setup_.mode == RunMode::compiled) return compiled_step(c);
+  masks_ = {setup_.seed};
   if (c == Computation::forward) return timed([&] { loss_ = loss_on_tape().detach(); });
   if (c == Computation::forward_backward)
     return timed([&] {
@@ -134,18 +139,23 @@ double TimeitModel::step(Computation c) {
   return timed([&] { gradients_.add(backward(loss)); });
 }
 double TimeitModel::compiled_step(Computation c) {
-  const auto run = [&](const Compiled& f) { return timed([&] { loss_ = f({tokens_, targets_})[0]; }); };
+  const auto run = [&](const Compiled& f) {
+    masks_ = {setup_.seed};
+    return timed([&] { loss_ = f({tokens_, targets_})[0]; });
+  };
   if (c == Computation::forward_backward) return run(*both_);
   const double forward = run(*forward_);
   return c == Computation::forward ? forward : run(*both_) - forward;
 }
 void TimeitModel::trace(Computation c) {
-  forward_ = compile([this](Inputs) { return std::vector{loss_on_tape().detach()}; });
-  both_ = compile([this](Inputs) {
+  const CompileOptions draws{.generators = {&masks_}};
+  forward_ = compile([this](Inputs) { return std::vector{loss_on_tape().detach()}; }, draws);
+  const auto both = [this](Inputs) {
     const Tensor loss = loss_on_tape();
     gradients_.add(backward(loss));
     return std::vector{loss.detach()};
-  });
+  };
+  both_ = compile(both, draws);
   if (c != Computation::forward) gradients_.make();
 }
 

@@ -33,6 +33,10 @@ struct TimeitSetup {
   RunMode mode = RunMode::eager;
   MatmulPrecision matmul_precision = MatmulPrecision::highest;
   Device device = {};
+  // Fields of the document's profile.
+  double attn_pdrop = 0, resid_pdrop = 0, token_position_pdrop = 0;
+  int64_t d_ff = 0;  // 0: 4 d_model
+  bool bias = false, weight_tie = false, tanh = false;
 };
 struct TimeitFlags : SharedFlags {
   TimeitSetup setup;  // lacks the device
@@ -83,7 +87,7 @@ class TimeitModel {
   const Params& params() const { return params_; }
 
  private:
-  Tensor loss_on_tape() const;
+  Tensor loss_on_tape();
   double step(Computation);
   double compiled_step(Computation);
   double timed(const std::function<void()>&) const;
@@ -95,6 +99,7 @@ class TimeitModel {
   Params params_;
   Model model_;
   Tensor tokens_, targets_;  // (B, T) i64
+  Rng masks_;                // set before each step: gradients are equal
   GradientSums gradients_;
   std::optional<Compiled> forward_, both_;
   Tensor loss_;  // loss of the last step, off the tape

@@ -18,8 +18,10 @@ constexpr Computation kAll[] = {Computation::forward, Computation::backward, Com
 TimeitRow row(const char* size, Computation c, int64_t warmup, bool mixed, std::vector<double> times) {
   return {{size, c, warmup, mixed}, summarised(c, std::move(times))};
 }
-TimeitSetup tiny(RunMode mode = RunMode::eager) {
-  return {.steps = 2, .batch = 2, .context = 8, .vocab = 50, .seed = 7, .mode = mode};
+TimeitSetup tiny(RunMode mode = RunMode::eager, double dropout = 0) {
+  TimeitSetup s{.steps = 2, .batch = 2, .context = 8, .vocab = 50, .seed = 7, .mode = mode};
+  s.attn_pdrop = s.resid_pdrop = s.token_position_pdrop = dropout;
+  return s;
 }
 std::string plan_error(const std::function<void(TimeitFlags&)>& spoil) {
   TimeitFlags f;
@@ -56,8 +58,13 @@ TEST_CASE("timeit: the document's 24 runs in its order, and two before them") {
   CHECK(!timeit_figure("tiny_forward_warmup_0_mixed_False"));
   CHECK(plan.setup.steps == 5);
   CHECK(plan.setup.seed == 20230310);
-  CHECK(timeit_config(plan.matrix[0], plan.setup) == model_preset("gpt-small-10k"));
-  CHECK(timeit_config(plan.matrix[12], plan.setup) == model_preset("gpt-medium-10k"));
+  const auto of_document = [](const char* name) {
+    GptConfig c = model_preset(name);
+    c.attn_dropout = c.resid_dropout = c.embd_dropout = 0, c.ff_dropout = FfDropout::activation;
+    return c;
+  };
+  CHECK(timeit_config(plan.matrix[0], plan.setup) == of_document("gpt-small-10k"));
+  CHECK(timeit_config(plan.matrix[12], plan.setup) == of_document("gpt-medium-10k"));
   TimeitFlags f;
   f.sizes = {"tiny"}, f.mixed = {Word::True}, f.warmups = {3}, f.filter = "_backward";
   const TimeitPlan some = timeit_plan(f);
@@ -103,7 +110,9 @@ TEST_CASE("timeit: each computation adds up the gradients of its steps, eager an
     for (const Computation c : kAll) {
       const TimeitRun run{"tiny", c, 1, mixed};
       CAPTURE(run.key());
-      TimeitModel eager(run, tiny()), compiled(run, tiny(RunMode::compiled)), once(run, tiny());
+      const double dropout = mixed ? 0.2 : 0;  // equal masks in each step
+      TimeitModel eager(run, tiny(RunMode::eager, dropout)), compiled(run, tiny(RunMode::compiled, dropout)),
+          once(run, tiny());
       const TimeitResult a = eager.profile(c, 1), b = compiled.profile(c, 1);
       CHECK(a.times.size() == 2);
       CHECK(a.profile_steps == 2);
@@ -115,8 +124,9 @@ TEST_CASE("timeit: each computation adds up the gradients of its steps, eager an
         CHECK(std::ranges::none_of(eager.gradients(), [](const Tensor& g) { return bool(g); }));
         continue;
       }
-      CHECK(eager.profile(c, 0).loss == a.loss);  // gradients accumulate
-      const TimeitSetup one_step{.steps = 1, .batch = 2, .context = 8, .vocab = 50, .seed = 7};
+      CHECK(eager.profile(c, 0).loss == a.loss);  // its gradients accumulate
+      TimeitSetup one_step = tiny(RunMode::eager, dropout);
+      one_step.steps = 1;
       TimeitModel fresh(run, one_step);
       fresh.profile(c, 0);
       for (size_t i = 0; i < all.size(); ++i) {
@@ -194,6 +204,13 @@ TEST_CASE("timeit: lines and blocks of the log are the document's") {
     "token_position_pdrop": 0.0,
     "weight_tie": false
 })");
+  TimeitSetup other{.attn_pdrop = 0.1, .resid_pdrop = 0.2, .token_position_pdrop = 0.3, .d_ff = 48};
+  other.bias = other.weight_tie = other.tanh = true;
+  const auto says = model_json(timeit_config(run, other));
+  for (const char* field :
+       {R"("approximate": "tanh")", R"("d_ff": 48)", R"("attn_pdrop": 0.1)", R"("resid_pdrop": 0.2)",
+        R"("token_position_pdrop": 0.3)", R"("bias": true)", R"("weight_tie": true)"})
+    CHECK_HAS(says, field);
   CHECK(profiler_json({"small", Computation::forward_backward, 1, true}, 5) == R"({
     "computation": "forward_backward",
     "warmup_steps": 1,
