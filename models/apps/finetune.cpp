@@ -148,15 +148,16 @@ int run(FinetuneOptions& o) {
                                  .base = base.weights,
                                  .folder = detail::absolute_path(base.folder),
                                  .chat_template = chat};
-    return {.model = base.loaded.model,
-            .params = lora.params(),
-            .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {})", base.loaded.params.numel(),
-                                 trained, lora.config().rank, counted(int64_t(lora.modules().size()), "module")),
-            .save = [=, &s] { save_adapter(s.out, lora, options); },
-            .files = files,
-            .hint = fmt::format("tapegrad generate --model {} --adapter {} {}", base.folder, s.out,
-                                s.data.chat ? "--chat" : "--prompt \"...\""),
-            .note = about_dropout(base.loaded.model.config(), "the config.json of the model has them")};
+    return {
+        .model = base.loaded.model,
+        .params = lora.params(),
+        .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {})", base.loaded.params.numel(),
+                             trained, lora.config().rank, detail::counted(int64_t(lora.modules().size()), "module")),
+        .save = [=, &s] { save_adapter(s.out, lora, options); },
+        .files = files,
+        .hint = fmt::format("tapegrad generate --model {} --adapter {} {}", base.folder, s.out,
+                            s.data.chat ? "--chat" : "--prompt \"...\""),
+        .note = about_dropout(base.loaded.model.config(), "the config.json of the model has them")};
   });
 }
 

@@ -137,7 +137,7 @@ std::vector<std::string> detail::huggingface_files(const std::string& folder) {
   return all;
 }
 
-HuggingFaceSource read_huggingface(const std::string& folder) {
+HuggingFaceSource detail::read_huggingface(const std::string& folder) {
   HuggingFaceSource origin{.folder = folder, .config = detail::model_config_text(folder), .model = {}, .dtypes = {}};
   std::optional<GptConfig> before;
   const std::string config_path = folder + "/config.json";

@@ -28,7 +28,6 @@ struct HuggingFaceSource {
 namespace detail {
 /// Text of config.json in the folder of any model.
 std::string model_config_text(const std::string& folder);
-}  // namespace detail
 /// Reads a config.json; ignores unknown keys. Messages have `source`. An Error names key
 /// and value for an unsupported model_type, a key that would change results, or what GptConfig::validate() refuses.
 GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& source);

@@ -109,10 +109,10 @@ TEST_CASE("hugging face: ten steps of GPT-2 with dropout in training have transf
 }
 TEST_CASE("hugging face: rates of dropout are those of config.json, both ways") {
   const auto read = [](const char* folder, const char* keys) {
-    Json j = own_json(read_file(data_folder(folder) + "/config.json"));
-    const Json changes = own_json(keys);
+    Json j = detail::own_json(read_file(data_folder(folder) + "/config.json"));
+    const Json changes = detail::own_json(keys);
     for (const auto& [key, x] : changes.items()) x.is_null() ? (void)j.erase(key) : (void)(j[key] = x);
-    return gpt_config_from_huggingface(text_of(j), "config.json");
+    return detail::gpt_config_from_huggingface(detail::text_of(j), "config.json");
   };
   const GptConfig gpt2 = read("gpt2", R"({"attn_pdrop": 0.2, "resid_pdrop": 0.3, "embd_pdrop": 0})");
   CHECK(std::array{gpt2.dropout, gpt2.attn_dropout, gpt2.embd_dropout} == std::array{0.3, 0.2, 0.0});
@@ -121,9 +121,9 @@ TEST_CASE("hugging face: rates of dropout are those of config.json, both ways") 
   const GptConfig llama = read("llama", R"({"attention_dropout": 0.25})");
   CHECK(std::array{llama.dropout, llama.attn_dropout, llama.embd_dropout} == std::array{0.0, 0.25, -1.0});
   for (const GptConfig& c : {gpt2, plain, llama}) {
-    Json j = own_json(gpt_config_to_huggingface(c));
+    Json j = detail::own_json(detail::gpt_config_to_huggingface(c));
     j.erase("tapegrad");
-    CHECK(gpt_config_from_huggingface(text_of(j), "config.json") == c);
+    CHECK(detail::gpt_config_from_huggingface(detail::text_of(j), "config.json") == c);
   }
   for (const char* rate : {"1", "-1"})
     CHECK_SAYS(read("gpt2", fmt::format(R"({{"attn_pdrop": {}}})", rate).c_str()),
@@ -239,11 +239,11 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
       Json j = detail::own_json(read_file(to / "config.json"));
       for (const char* key : {"bos_token_id", "eos_token_id"}) CHECK(j.at(key).is_null());
       j.erase("tapegrad");  // what transformers alone would say
-      const GptConfig plain = gpt_config_from_huggingface(text_of(j), "config.json");
+      const GptConfig plain = detail::gpt_config_from_huggingface(detail::text_of(j), "config.json");
       CHECK(plain.dropout == (family == Family::gpt2 ? 0.125 : 0));
       CHECK(plain.dropout_of(plain.attn_dropout) == 0.125);
-      CHECK(family_of(plain) == family);
-      write_file_atomically(to / "config.json", text_of(j));
+      CHECK(detail::family_of(plain) == family);
+      detail::write_file_atomically(to / "config.json", detail::text_of(j));
       const Tensor tokens = tensor({1, 2, 3, 4, 5, 6}, {2, 3});
       CHECK(distance(load_model(to.path).model.forward(tokens), model.forward(tokens)) <= 1e-6);
     }

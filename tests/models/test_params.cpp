@@ -337,11 +337,11 @@ TEST_CASE("configuration as JSON") {
   c.rope_scaling = {RopeScalingKind::llama3, 8, 2, 5, 64}, c.fragments = 3, c.fragmented = "h.0.*", c.bias = false;
   c.attn_dropout = 0, c.resid_dropout = 0.2, c.embd_dropout = 0.3, c.ff_dropout = FfDropout::activation;
   c.head_bias = true;
-  CHECK(gpt_config_from_json(to_json(c)) == c);
-  CHECK(gpt_config_from_json("{}") == GptConfig());
-  CHECK(gpt_config_from_json(R"({"width": 64, "dropout": 0})").width == 64);
-  CHECK(gpt_config_from_json(to_json(c), {.every_field = true}) == c);
-  CHECK_SAYS(gpt_config_from_json(R"({"vocab_size": 64})", {.name = "f.json", .every_field = true}),
+  CHECK(detail::gpt_config_from_json(to_json(c)) == c);
+  CHECK(detail::gpt_config_from_json("{}") == GptConfig());
+  CHECK(detail::gpt_config_from_json(R"({"width": 64, "dropout": 0})").width == 64);
+  CHECK(detail::gpt_config_from_json(to_json(c), {.every_field = true}) == c);
+  CHECK_SAYS(detail::gpt_config_from_json(R"({"vocab_size": 64})", {.name = "f.json", .every_field = true}),
              "f.json has no 'context'. Every field must be there.");
   auto refused = [](const char* text) { return error_of([&] { detail::gpt_config_from_json(text); }); };
   CHECK_HAS(refused(R"({"widht": 64})"),
