@@ -116,7 +116,7 @@ def of_003(run):
     yield "003.7", f"the step in bf16 {milli(half)}, in f32 {milli(fused)}: {faster:.2f} times as fast"
     yield "003.8", (f"scores to values {time(core(flash))} in place of {time(core(r))}, the step {milli(flash)} in "
                     f"place of {milli(r)}, peak {peak(flash)} in place of {peak(r)}")
-    yield "003.large", f"predicted: at least {time(42.58e3 / run['peak_gflops']['f32'])}, by its FLOPs and the peak here"
+    yield "003.large", f"predicted: at least {time(42.58e3 / run['peak_gflops']['f32'])}, by FLOPs and the peak here"
 
 
 def of_003_contexts(run):

@@ -84,7 +84,7 @@ struct Sizes {
   int64_t depth;  // k of the score GEMM
   int64_t keys, start;
   int64_t heads;
-  std::optional<tg::kernel::AttentionMask> mask;  // dropout's
+  std::optional<tg::kernel::AttentionMask> mask;  // mask of dropout
   Sizes(const op::AttentionForm& o, const Buf& q, const Buf& k)
       : tq(q.size(2)),
         tk(k.size(2)),

@@ -17,7 +17,7 @@ struct Inputs4 {
         v(random({batch, key_heads, tk, hs}, 3).to(t)),
         dy(random({batch, heads, tq, hs}, 4).to(t)) {}
 };
-constexpr Rng kMasks{5, 1};  // dropout's
+constexpr Rng kMasks{5, 1};  // generator of dropout
 std::vector<Tensor> run(Tensor q, Tensor k, Tensor v, const Tensor& dy, AttentionOptions o) {
   Rng rng = kMasks;
   o.rng = &rng;
