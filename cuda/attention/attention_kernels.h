@@ -126,7 +126,6 @@ template <int... kSizes, class F> void visit_head_size(int64_t n, F f) {
   (void)((n <= kSizes && (f.template operator()<kSizes>(), true)) || ...);
 }
 
-// Calls f<kDrops>().
 template <class F> void visit_dropout(const AttentionDropout& d, F f) {
   d.limit ? f.template operator()<true>() : f.template operator()<false>();
 }

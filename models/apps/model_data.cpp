@@ -251,8 +251,7 @@ std::string about_dropout(const GptConfig& c, const std::string& way_out) {
   const double attn = c.dropout_of(c.attn_dropout), resid = c.dropout_of(c.resid_dropout),
                embd = c.dropout_of(c.embd_dropout);
   if (attn == 0 && resid == 0 && embd == 0) return "";
-  return fmt::format("dropout of attention weights is {}, of branches {}, of embeddings {}; {}", attn, resid, embd,
-                     way_out);
+  return fmt::format("dropout: attention weights {}, branches {}, embeddings {}; {}", attn, resid, embd, way_out);
 }
 
 }  // namespace tg::apps
