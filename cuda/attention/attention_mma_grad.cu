@@ -40,7 +40,7 @@ __device__ __forceinline__ void weigh_keys(Scores<S>& p, Scores<S>& ds, const fl
     const auto delta = load16<2>(stats + S::kOthers + j * 8 + lane_column());
 #pragma unroll
     for (int t = 0; t < S::kTall; ++t) {
-      Words words;
+      Words words{};
       const int own = lane_row() % 4;
       if constexpr (kDrops)
         words = across_blocks<4>(
