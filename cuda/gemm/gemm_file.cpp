@@ -67,7 +67,7 @@ GemmKey key_from(const Json& j) {
 Json with_checksum(Json entry) {
   entry.erase("checksum");
   uint64_t h = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : text_of(entry)) h = (h ^ uint8_t(c)) * 0x100000001b3;
+  for (const char c : tg::detail::text_of(entry)) h = (h ^ uint8_t(c)) * 0x100000001b3;
   entry["checksum"] = fmt::format("{:016x}", h);
   return entry;
 }
@@ -95,7 +95,7 @@ void GemmFile::read(std::string_view text, bool shipped) {
     if (version == cublasLtGetVersion() && on == gpu_)
       entries_[key] = e;
     else if (!shipped)
-      foreign_.push_back(text_of(j));
+      foreign_.push_back(tg::detail::text_of(j));
   }
 }
 
@@ -124,7 +124,7 @@ void GemmFile::add(const GemmKey& key, const Entry& entry) {
   }
   for (const auto& j : foreign_) all.push_back(detail::own_json(j));
   std::string text = fmt::format("{{\"format\": \"{}\", \"algorithms\": [\n", kFormat);
-  for (size_t i = 0; i < all.size(); ++i) text += text_of(all[i]) + (i + 1 < all.size() ? ",\n" : "\n");
+  for (size_t i = 0; i < all.size(); ++i) text += tg::detail::text_of(all[i]) + (i + 1 < all.size() ? ",\n" : "\n");
   detail::write_file_atomically(path_, text + "]}\n");
 }
 
