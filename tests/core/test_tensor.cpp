@@ -2,9 +2,11 @@
 #include <tapegrad/ops/ops.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <sstream>
 
+#include "support/effort.h"
 #include "support/helpers.h"
 
 using namespace tg;
@@ -89,7 +91,7 @@ TEST_CASE("conversions of integers are exact") {
   CHECK(values<int64_t>(transpose(tensor(v, {2, 2})).contiguous()) == std::vector<int64_t>{v[0], v[2], v[1], v[3]});
 }
 TEST_CASE("conversions of many elements, in any layout") {
-  for (DType a : {DType::f32, DType::bf16, DType::f64, DType::i32})
+  for (DType a : {DType::f32, DType::bf16, DType::f64, DType::i32, DType::f16})
     for (DType b : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
       const Tensor x = random({37, 1031}, 3, -100, 100).to(a);
       const auto expected = values<double>(x);
@@ -102,6 +104,24 @@ TEST_CASE("conversions of many elements, in any layout") {
         CHECK(wrong == 0);
       }
     }
+}
+TEST_CASE("casts of f32 to f16 and back have the bits of f16(float) and float(f16)") {
+  const uint64_t all = uint64_t(1) << 32, step = test_effort() == 100 ? 1 : 1021;
+  size_t wrong = 0;
+  for (uint64_t u = 0; u < all;) {
+    std::vector<float> x;
+    for (; u < all && x.size() < 1 << 20; u += step) x.push_back(std::bit_cast<float>(uint32_t(u)));
+    const auto got = values<f16>(tensor(x, {int64_t(x.size())}).to(DType::f16));
+    for (size_t i = 0; i < x.size(); ++i) wrong += got[i].bits != f16(x[i]).bits;
+  }
+  std::vector<f16> halves(0x10000);
+  for (size_t b = 0; b < halves.size(); ++b) halves[b].bits = uint16_t(b);
+  const auto wide = values(tensor(halves, {0x10000}).to(DType::f32));
+  for (size_t b = 0; b < halves.size(); ++b) {
+    const float x = halves[b];
+    wrong += std::bit_cast<uint32_t>(wide[b]) != (std::bit_cast<uint32_t>(x) | (x == x ? 0 : 0x400000));  // quiet
+  }
+  CHECK(wrong == 0);
 }
 TEST_CASE("bf16 and f16 round to nearest, ties to even; every NaN becomes one") {
   for (uint32_t b = 0; b < 0x10000; ++b) {
