@@ -291,16 +291,16 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t 
 std::pair<Params, Gpt> Gpt::crop_context(const Params& own, int64_t context) const {
   TG_CHECK(context >= 1 && context <= config_.context, value,
            "[gpt] a crop to {} positions. It must be from 1 to {}, the context.", context, config_.context);
-  for (const NamedLinear& l : Gpt(*this).linears())
+  Gpt copy = *this;
+  for (const NamedLinear& l : copy.linears())
     TG_CHECK(!l.layer->adapter, state, "[gpt] a crop of a model with an adapter on {}. Crop it before apply_lora().",
              l.name);
   StateDict tensors = own.state();
   for (auto& [name, t] : tensors) t = (name == "wpe.weight" ? slice(t, 0, 0, context) : t).contiguous();
   const Params params(own.device(), 0, own.dtype());
   params.load(std::move(tensors));
-  GptConfig c = config_;
-  c.context = context;
-  return {params, Gpt(params, c)};
+  copy.config_.context = context;
+  return {params, Gpt(params, copy.config_)};
 }
 KvCache Gpt::make_cache(int64_t batch, int64_t capacity, std::optional<DType> compute) const {
   TG_CHECK(capacity >= 0 && capacity <= config_.context, value,
