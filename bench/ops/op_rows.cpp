@@ -180,7 +180,7 @@ void pointwise_rows(Rows& rows, int64_t r, int64_t c, DType d) {
 void moving_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   const DType other = d == DType::f32 ? DType::bf16 : DType::f32;
   add_on_rows(rows, "cast", r, c, d, 6.0 / double(size_of(d)), 0, 1, [=](Inputs x) { return Tensors{x[0].to(other)}; });
-  if (d == DType::f32)  // to f16 and back: 12 bytes per element
+  if (d == DType::f32)  // 12 bytes per element, there and back
     add_on_rows(rows, "cast_f16", r, c, d, 3, 0, 1,
                 [](Inputs x) { return Tensors{x[0].to(DType::f16).to(DType::f32)}; });
   add_on_rows(rows, "dropout", r, c, d, 2, 0, 1, [](Inputs x) {

@@ -59,7 +59,7 @@ void through_wide(const Buf& in, const Buf& out) {
     }
   });
 }
-#if TG_ISA_LEVEL >= 3  // F16C, with the bits of through_wide(): NaN is 0x7fff in f16, and quiet in f32
+#if TG_ISA_LEVEL >= 3  // F16C. NaN is 0x7fff in f16, and quiet in f32
 inline void convert_8(const float* x, f16* y) {
   const __m256 wide = _mm256_loadu_ps(x);
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(wide, wide, _CMP_UNORD_Q));
