@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
     c.option("--steps", "timed ones of each run", f.setup.steps, 1, 1'000'000);
     c.option("--batch", "sequences", f.setup.batch, 1, INT32_MAX);
     c.option("--context", "tokens of each", f.setup.context, 1, INT32_MAX);
-    c.option("--vocab", "token ids", f.setup.vocab, 2, INT32_MAX);  // one: nothing to learn, no gradient
+    c.option("--vocab", "token ids", f.setup.vocab, 2, INT32_MAX);  // one token: nothing to learn, no gradient
     c.option("--attn-pdrop", "rate of dropout of attention weights", f.setup.attn_pdrop);
     c.option("--resid-pdrop", "of projections, and after the activation", f.setup.resid_pdrop);
     c.option("--token-position-pdrop", "of embeddings", f.setup.token_position_pdrop);

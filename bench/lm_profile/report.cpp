@@ -268,8 +268,7 @@ std::string compare_with_document(const std::vector<LmFigures>& all) {
   }
   return table.text(
              "Compared with document 003 (PyTorch, f32, on a GPU of the A100 80 GB class that it does not name; "
-             "kernels: of "
-             "its four steps, a quarter)\n") +
+             "kernels: of its four steps, a quarter)\n") +
          without_figures("003", missing, "size 2.7B, 32 layers, batch 4, context 512", shares);
 }
 

@@ -124,7 +124,7 @@ TEST_CASE("timeit: each computation adds up the gradients of its steps, eager an
         CHECK(std::ranges::none_of(eager.gradients(), [](const Tensor& g) { return bool(g); }));
         continue;
       }
-      CHECK(eager.profile(c, 0).loss == a.loss);  // its gradients accumulate
+      CHECK(eager.profile(c, 0).loss == a.loss);  // gradients accumulate
       TimeitSetup one_step = tiny(RunMode::eager, dropout);
       one_step.steps = 1;
       TimeitModel fresh(run, one_step);
