@@ -15,6 +15,7 @@
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/pointwise.h>
+#include <tapegrad/ops/quantized/block_linear.h>
 #include <tapegrad/ops/quantized/fp8.h>
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback.h>

@@ -9,7 +9,7 @@
 namespace tg {
 void add_code_cases(std::vector<OpCase>& list, const CaseSizes& size) {
   const int64_t r = size.rows, c = size.cols;
-  const auto floats = [](const Shape& s) { return TensorInit{s}; };
+  const auto floats = [](const Shape& s, double lo = -2, double hi = 2) { return TensorInit{s, lo, hi}; };
   const auto codes_of = [&](std::string op, const char* variant, std::vector<TensorInit> in,
                             std::function<Tensors(Inputs)> f) {
     list.emplace_back(std::move(op), variant, std::move(in), [f](Inputs x) {
@@ -65,6 +65,18 @@ void add_code_cases(std::vector<OpCase>& list, const CaseSizes& size) {
     codes_of("fp8_linear", name, {x, w, b},
              [f](Inputs v) { return Tensors{fp8_linear(quantize_fp8(v[0], f), quantize_fp8(v[1]), v[2])}; });
   }
+  // Bytes below 100 are blocks with finite scales.
+  const auto weight = [](Inputs v, size_t first) {
+    return BlockWeight{{{v[first].to(DType::u8), BlockFormat::q4_k}, {v[first + 1].to(DType::u8), BlockFormat::q6_k}}};
+  };
+  const TensorInit q4_k = floats({r, 144}, 0, 100), q6_k = floats({c, 210}, 0, 100),
+                   ids{{2, r}, 0, double(r + c), true};
+  codes_of("dequantize_blocks", "f32", {q4_k, q6_k},
+           [=](Inputs v) { return Tensors{dequantize(weight(v, 0), DType::f32)}; });
+  codes_of("dequantize_blocks", "bf16", {q4_k, q6_k},
+           [=](Inputs v) { return Tensors{dequantize(weight(v, 0), DType::bf16)}; });
+  codes_of("block_rows", "i32", {ids, q4_k, q6_k},
+           [=](Inputs v) { return Tensors{block_rows(weight(v, 1), v[0].to(DType::i32), DType::f32)}; });
   constexpr std::array kModes{"global", "vector_wise", "memory_efficient", "fp8", "fp8_e4m3"};
   for (size_t i = 0; i < kModes.size(); ++i)
     codes_of("switchback_linear", kModes[i], {x, w, b},

@@ -1,0 +1,74 @@
+// Kernels of ops/quantized/block_linear.h. Threads: one per element.
+#include <tapegrad/cuda/device/index_check.h>
+#include <tapegrad/ops/indexing.h>
+#include <tapegrad/ops/quantized/block_linear.h>
+
+namespace tg::cuda {
+namespace {
+constexpr int kThreads = 256;
+
+template <BlockFormat F, class T> __device__ __forceinline__ T element_of(const uint8_t* row, int64_t i) {
+  using Block = tg::detail::Block<F>;
+  constexpr int kElements = Block::kRuns * Block::kRun;
+  const auto at = int(i % kElements);
+  const tg::detail::BlockBytes b{row + i / kElements * Block::kBytes};
+  return narrow<T>(Block::value(b, Block::scale(b, at / Block::kRun), at / Block::kRun, at % Block::kRun));
+}
+template <BlockFormat F, class T>
+__global__ void __launch_bounds__(kThreads)
+    block_values(int64_t total, int64_t n, const uint8_t* codes, int64_t bytes, T* y) {
+  for (GridLoop i(total); i; ++i) y[*i] = element_of<F, T>(codes + *i / n * bytes, *i % n);
+}
+// Rows whose ids are in [first, first + rows), those of a part. The last part notes ids outside of the table.
+template <BlockFormat F, class T>
+__global__ void __launch_bounds__(kThreads)
+    block_rows_of(int64_t total, int64_t n, Ids ids, int64_t first, int64_t rows, const uint8_t* codes, int64_t bytes,
+                  T* y, IndexCheck check, bool last) {
+  for (GridLoop i(total); i; ++i) {
+    const int64_t row = *i / n, id = ids[row] - first;
+    if (id >= 0 && id < rows) {
+      y[*i] = element_of<F, T>(codes + id * bytes, *i % n);
+    } else if (last && !check.inside(ids[row])) {
+      check.note(ids[row], row);
+      y[*i] = T(compute_t<T>(0));
+    }
+  }
+}
+
+template <class F> void for_parts(const tg::detail::BlockFormats& formats, Bufs codes, DType dtype, F&& f) {
+  int64_t first = 0;
+  for (size_t i = 0; i < formats.size(); first += codes[i++].size(0))
+    kernel::visit_float(dtype, [&]<class T>() {
+      tg::detail::visit_block_format(formats[i],
+                                     [&]<BlockFormat Format>() { f.template operator()<Format, T>(codes[i], first); });
+    });
+}
+void dequantize(const op::DequantizeBlocks& op, Bufs in, Bufs out, Context& c) {
+  const int64_t n = out[0].size(1);
+  for_parts(op.formats, in, out[0].dtype(), [&]<BlockFormat F, class T>(const Buf& codes, int64_t first) {
+    const int64_t total = codes.size(0) * n;
+    if (total > 0)
+      launch(c, block_values<F, T>, blocks_for(c, total, kThreads), kThreads, 0, total, n, codes.data<uint8_t>(),
+             codes.size(1), out[0].data<T>() + first * n);
+  });
+}
+Error outside_rows(const IndexSite& s, int64_t position, int64_t value) {
+  return tg::kernel::index_outside(s.op, value, tg::detail::position_of(position, s.index.shape), s.index, 0, s.size);
+}
+void block_rows(const op::BlockRows& op, Bufs in, Bufs out, Context& c) {
+  const int64_t n = out[0].shape().back(), total = out[0].numel();
+  if (total == 0) return;
+  const Bufs all = in.subspan(1);
+  int64_t rows = 0;
+  for (const Buf& b : all) rows += b.size(0);
+  const IndexCheck check(c, {outside_rows, c.op, *in[0].layout, 0, rows});
+  for_parts(op.formats, all, out[0].dtype(), [&]<BlockFormat F, class T>(const Buf& codes, int64_t first) {
+    launch(c, block_rows_of<F, T>, blocks_for(c, total, kThreads), kThreads, 0, total, n,
+           Ids(first_element(in[0]), in[0].dtype()), first, codes.size(0), codes.data<uint8_t>(), codes.size(1),
+           out[0].data<T>(), check, first + codes.size(0) == rows);
+  });
+}
+TG_KERNEL(op::DequantizeBlocks, cuda, dequantize);
+TG_KERNEL(op::BlockRows, cuda, block_rows);
+}  // namespace
+}  // namespace tg::cuda

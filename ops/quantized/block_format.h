@@ -1,0 +1,162 @@
+/// @file
+/// Block formats of frozen weights. A row is a sequence of blocks of 32, 64 or 256 elements. Products are exact in f32
+/// and at most one operation rounds, so all backends give the same bits, with and without FMAs.
+#pragma once
+#include <tapegrad/core/half.h>
+#include <tapegrad/core/math.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace tg {
+
+/// d, m: f16; q: unsigned; all little endian. nf4 (Dettmers et al., QLoRA, 2023, arXiv:2305.14314) has its absmax
+/// first, others are ggml's types.
+enum class BlockFormat : uint8_t {
+  q4_0,  ///< 32: d (q - 8)
+  q4_1,  ///< 32: d q + m
+  q5_0,  ///< 32: d (q - 16)
+  q5_1,  ///< 32: d q + m
+  q8_0,  ///< 32: d q, signed
+  q4_k,  ///< 256: d s q - m t, 6-bit s and t per 32
+  q5_k,  ///< 256: as q4_k
+  q6_k,  ///< 256: d s (q - 32), signed s per 16
+  nf4,   ///< 64: absmax times a normal quantile
+};
+
+namespace detail {
+
+// The name of a format, elements and bytes of its blocks.
+struct BlockLayout {
+  std::string_view name;
+  int elements, bytes;
+};
+inline constexpr std::array<BlockLayout, 9> kBlockLayouts{{{"q4_0", 32, 18},
+                                                           {"q4_1", 32, 20},
+                                                           {"q5_0", 32, 22},
+                                                           {"q5_1", 32, 24},
+                                                           {"q8_0", 32, 34},
+                                                           {"q4_K", 256, 144},
+                                                           {"q5_K", 256, 176},
+                                                           {"q6_K", 256, 210},
+                                                           {"nf4", 64, 36}}};
+constexpr const BlockLayout& layout_of_block(BlockFormat f) { return kBlockLayouts[size_t(f)]; }
+
+TG_HD_INLINE float nf4_value(int q) {
+  constexpr float kValues[16] = {-1.0f,
+                                 -0.6961928009986877f,
+                                 -0.5250730514526367f,
+                                 -0.39491748809814453f,
+                                 -0.28444138169288635f,
+                                 -0.18477343022823334f,
+                                 -0.09105003625154495f,
+                                 0.0f,
+                                 0.07958029955625534f,
+                                 0.16093020141124725f,
+                                 0.24611230194568634f,
+                                 0.33791524171829224f,
+                                 0.44070982933044434f,
+                                 0.5626170039176941f,
+                                 0.7229568362236023f,
+                                 1.0f};
+  return kValues[q];
+}
+
+// Reads one block. Other readers have one per lane.
+struct BlockBytes {
+  const uint8_t* p;
+  TG_HD_INLINE int byte(int at) const { return p[at]; }
+  TG_HD_INLINE int word(int at) const {
+    return p[at] | p[at + 1] << 8 | p[at + 2] << 16 | int(uint32_t(p[at + 3]) << 24);
+  }
+  TG_HD_INLINE float half(int at) const {
+    f16 x;
+    x.bits = uint16_t(p[at] | p[at + 1] << 8);
+    return x;
+  }
+  TG_HD_INLINE float single(int at) const { return math::detail::float_of(uint32_t(word(at))); }
+  TG_HD_INLINE static float real(int x) { return float(x); }
+  TG_HD_INLINE static float nf4(int q) { return nf4_value(q); }
+};
+template <class Real> struct RunScale {
+  Real d, m;
+};
+// Runs of kRun elements share a scale. Element run * kRun + i is value(b, scale(b, run), run, i).
+template <BlockFormat F> struct Block {
+  static constexpr int kBytes = layout_of_block(F).bytes;
+  static constexpr bool kSuper = F == BlockFormat::q4_k || F == BlockFormat::q5_k;
+  static constexpr bool kMinimum = F == BlockFormat::q4_1 || F == BlockFormat::q5_1;
+  static constexpr bool kFive = F == BlockFormat::q5_0 || F == BlockFormat::q5_1;
+  static constexpr int kRun = F == BlockFormat::nf4 ? 64 : F == BlockFormat::q8_0 || kSuper ? 32 : 16;
+  static constexpr int kRuns = layout_of_block(F).elements / kRun;
+
+  template <class Bytes> TG_HD_INLINE static auto scale(const Bytes& b, int run) {
+    using Real = decltype(b.half(0));
+    if constexpr (F == BlockFormat::nf4) {
+      return RunScale<Real>{b.single(0), {}};
+    } else if constexpr (F == BlockFormat::q6_k) {
+      return RunScale<Real>{b.half(208) * (b.real(b.byte(192 + run) ^ 128) - 128.0f), {}};
+    } else if constexpr (kSuper) {
+      const auto s = [&](int i) { return b.byte(4 + i); };
+      const auto scale = run < 4 ? s(run) & 63 : (s(run + 4) & 15) | (s(run - 4) >> 6) << 4;
+      const auto minimum = run < 4 ? s(run + 4) & 63 : s(run + 4) >> 4 | (s(run) >> 6) << 4;
+      return RunScale<Real>{b.half(0) * b.real(scale), -(b.half(2) * b.real(minimum))};
+    } else {
+      return RunScale<Real>{b.half(0), kMinimum ? b.half(2) : Real{}};
+    }
+  }
+  template <class Bytes, class Real>
+  TG_HD_INLINE static Real value(const Bytes& b, const RunScale<Real>& s, int run, int i) {
+    if constexpr (F == BlockFormat::nf4) {
+      return b.nf4(b.byte(4 + i / 2) >> (i % 2 ? 0 : 4) & 15) * s.d;
+    } else if constexpr (F == BlockFormat::q8_0) {
+      return s.d * (b.real(b.byte(2 + i) ^ 128) - 128.0f);
+    } else if constexpr (F == BlockFormat::q6_k) {
+      const int half = run / 8, part = run % 8 / 2, at = run % 2 * 16 + i;
+      const auto low = b.byte(64 * half + part % 2 * 32 + at) >> part / 2 * 4 & 15;
+      const auto high = b.byte(128 + 32 * half + at) >> 2 * part & 3;
+      return s.d * (b.real(low | high << 4) - 32.0f);
+    } else if constexpr (kSuper) {
+      constexpr bool five = F == BlockFormat::q5_k;
+      const auto low = b.byte((five ? 48 : 16) + run / 2 * 32 + i) >> run % 2 * 4 & 15;
+      if constexpr (five) return s.d * b.real(low | (b.byte(16 + i) >> run & 1) << 4) + s.m;
+      return s.d * b.real(low) + s.m;
+    } else {
+      constexpr int kFirst = kMinimum ? 4 : 2;
+      auto q = b.byte(kFirst + (kFive ? 4 : 0) + i) >> run * 4 & 15;
+      if constexpr (kFive) q = q | (b.word(kFirst) >> (run * 16 + i) & 1) << 4;
+      if constexpr (kMinimum) return s.d * b.real(q) + s.m;
+      return s.d * (b.real(q) - (kFive ? 16.0f : 8.0f));
+    }
+  }
+};
+// Calls f.template operator()<F>() for a format.
+template <class Fn> TG_HD_INLINE void visit_block_format(BlockFormat f, Fn&& fn) {
+  switch (f) {
+    case BlockFormat::q4_0: return fn.template operator()<BlockFormat::q4_0>();
+    case BlockFormat::q4_1: return fn.template operator()<BlockFormat::q4_1>();
+    case BlockFormat::q5_0: return fn.template operator()<BlockFormat::q5_0>();
+    case BlockFormat::q5_1: return fn.template operator()<BlockFormat::q5_1>();
+    case BlockFormat::q8_0: return fn.template operator()<BlockFormat::q8_0>();
+    case BlockFormat::q4_k: return fn.template operator()<BlockFormat::q4_k>();
+    case BlockFormat::q5_k: return fn.template operator()<BlockFormat::q5_k>();
+    case BlockFormat::q6_k: return fn.template operator()<BlockFormat::q6_k>();
+    case BlockFormat::nf4: return fn.template operator()<BlockFormat::nf4>();
+  }
+}
+template <BlockFormat F> TG_HD_INLINE void dequantize_block(const uint8_t* __restrict block, float* __restrict values) {
+  using B = Block<F>;
+  const BlockBytes b{block};
+  for (int run = 0; run < B::kRuns; ++run) {
+    const auto s = B::scale(b, run);
+    for (int i = 0; i < B::kRun; ++i) values[run * B::kRun + i] = B::value(b, s, run, i);
+  }
+}
+TG_HD_INLINE void dequantize_block(BlockFormat f, const uint8_t* block, float* values) {
+  visit_block_format(f, [&]<BlockFormat F>() { dequantize_block<F>(block, values); });
+}
+
+}  // namespace detail
+}  // namespace tg

@@ -1,0 +1,90 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/ops/check.h>
+#include <tapegrad/ops/matmul.h>
+#include <tapegrad/ops/quantized/block_linear.h>
+
+namespace tg {
+namespace {
+int64_t row_elements(std::string_view op, const Tensor& codes, BlockFormat f) {
+  const auto& [name, elements, bytes] = detail::layout_of_block(f);
+  TG_CHECK(codes.dtype() == DType::u8, dtype,
+           "[{}] got codes {} of format {}. They must be u8: the bytes of the blocks.", op, codes, name);
+  TG_CHECK(codes.ndim() == 2, shape, "[{}] got codes {} of format {}. They must be (rows, bytes of a row).", op, codes,
+           name);
+  TG_CHECK(codes.size(1) % bytes == 0, shape,
+           "[{}] got codes {} of format {}: a row of {} bytes has no whole number of blocks of {} bytes, {} elements "
+           "each. Check the format and the sizes.",
+           op, codes, name, codes.size(1), bytes, elements);
+  return codes.size(1) / bytes * elements;
+}
+Shape shape_of(std::string_view op, const detail::BlockFormats& formats, Inputs codes) {
+  TG_CHECK(!formats.empty(), value, "[{}] the weight has no parts. It must have one or more.", op);
+  const int64_t in = row_elements(op, codes[0], formats[0]);
+  int64_t out = 0;
+  for (size_t i = 0; i < formats.size(); ++i) {
+    const int64_t n = row_elements(op, codes[i], formats[i]);
+    TG_CHECK(
+        n == in, shape,
+        "[{}] part 0 of the weight, {} of format {}, has rows of {} elements, and part {}, {} of format {}, of {}. "
+        "Parts are rows of one matrix: they must have equal lengths.",
+        op, codes[0], detail::layout_of_block(formats[0]).name, in, i, codes[i],
+        detail::layout_of_block(formats[i]).name, n);
+    out += codes[i].size(0);
+  }
+  return {out, in};
+}
+void check_dtype(std::string_view op, DType d) {
+  TG_CHECK(d == DType::f64 || d == DType::f32 || d == DType::bf16, dtype,
+           "[{}] cannot return {}. Use f64, f32 or bf16.", op, d);
+}
+void add_formats(StructuralHash& k, const detail::BlockFormats& formats) {
+  for (const BlockFormat f : formats) k.add(int(f));
+}
+detail::BlockFormats formats_of(const BlockWeight& w) {
+  detail::BlockFormats f;
+  for (const auto& part : w.parts) f.push_back(part.format);
+  return f;
+}
+std::vector<Tensor> inputs_of(const Tensor& first, const BlockWeight& w) {
+  std::vector<Tensor> in;
+  if (first) in.push_back(first);
+  for (const auto& part : w.parts) in.push_back(part.codes);
+  return in;
+}
+Shape shape_of(const BlockWeight& w) { return shape_of("block_weight", formats_of(w), inputs_of({}, w)); }
+}  // namespace
+
+int64_t BlockWeight::in() const { return shape_of(*this)[1]; }
+int64_t BlockWeight::out() const { return shape_of(*this)[0]; }
+
+Layouts op::DequantizeBlocks::infer(Inputs in) const {
+  const Shape s = shape_of(kName, formats, in);
+  check_dtype(kName, dtype);
+  return {Layout::contiguous(s, dtype, in[0].device())};
+}
+void op::DequantizeBlocks::key(StructuralHash& k) const { k.add(int(dtype)), add_formats(k, formats); }
+Layouts op::BlockRows::infer(Inputs in) const {
+  check::index(kName, in[0]);
+  check_dtype(kName, dtype);
+  Shape s = in[0].shape();
+  s.push_back(shape_of(kName, formats, in.subspan(1))[1]);
+  return {Layout::contiguous(s, dtype, in[0].device())};
+}
+OpWork op::BlockRows::work(Bufs in, Bufs out) const {  // counts the gathered rows as if of part 0
+  OpWork w = Op::work(in.first(1), out);
+  w.read += in[0].numel() * in[1].size(1);
+  return w;
+}
+void op::BlockRows::key(StructuralHash& k) const { k.add(int(dtype)), add_formats(k, formats); }
+
+Tensor block_linear(const Tensor& x, const BlockWeight& weight, const Tensor& bias) {
+  const Tensor w = dequantize(weight, x.dtype());
+  return bias ? linear(x, w, bias) : linear(x, w);
+}
+Tensor block_rows(const BlockWeight& weight, const Tensor& ids, DType dtype) {
+  return emit1(make_ref<op::BlockRows>(formats_of(weight), dtype), inputs_of(ids, weight));
+}
+Tensor dequantize(const BlockWeight& weight, DType dtype) {
+  return emit1(make_ref<op::DequantizeBlocks>(formats_of(weight), dtype), inputs_of({}, weight));
+}
+}  // namespace tg

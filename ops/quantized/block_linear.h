@@ -1,0 +1,58 @@
+/// @file
+/// Frozen weights in blocks of few bits (block_format.h), stored as in files: linear layers, and rows of a table.
+/// Weights have no gradient.
+#pragma once
+#include <tapegrad/core/op.h>
+#include <tapegrad/ops/quantized/block_format.h>
+
+namespace tg {
+/// A frozen weight (out, in). Its rows are those of all parts, in order.
+struct BlockWeight {
+  /// Rows of one format.
+  struct Part {
+    Tensor codes;  ///< u8 (rows, bytes of a row)
+    BlockFormat format;
+  };
+  std::vector<Part> parts;
+  /// An Error without parts, or where bytes do not fit the format.
+  /// @{
+  int64_t in() const;
+  int64_t out() const;
+  /// @}
+};
+namespace detail {
+using BlockFormats = std::vector<BlockFormat>;
+}  // namespace detail
+namespace op {
+
+/// (parts...) -> (out, in).
+struct DequantizeBlocks : OpOf<DequantizeBlocks> {
+  static constexpr auto kName = "dequantize_blocks";
+  detail::BlockFormats formats;
+  DType dtype;
+  DequantizeBlocks(detail::BlockFormats f, DType d) : formats(std::move(f)), dtype(d) {}
+  Layouts infer(Inputs) const override;
+  void key(StructuralHash&) const override;
+};
+/// (ids (...), parts...) -> (..., in).
+struct BlockRows : OpOf<BlockRows> {
+  static constexpr auto kName = "block_rows";
+  detail::BlockFormats formats;
+  DType dtype;
+  BlockRows(detail::BlockFormats f, DType d) : formats(std::move(f)), dtype(d) {}
+  Layouts infer(Inputs) const override;
+  OpWork work(Bufs in, Bufs out) const override;
+  void key(StructuralHash&) const override;
+};
+}  // namespace op
+
+/// linear(x, dequantize(weight, x.dtype()), bias): x (..., in), bias (out), result (..., out), of one dtype: f64, f32
+/// or bf16. x and bias have gradients.
+Tensor block_linear(const Tensor& x, const BlockWeight& weight, const Tensor& bias = {});
+/// embedding(ids, dequantize(weight, dtype)) without a gradient: rows that ids (...), i32 or i64, name: (..., in). When
+/// the op runs, an id outside [0, out) is an Error, see indexing.h.
+Tensor block_rows(const BlockWeight& weight, const Tensor& ids, DType dtype);
+/// (out, in) of dtype f64, f32 or bf16.
+Tensor dequantize(const BlockWeight& weight, DType dtype);
+
+}  // namespace tg

@@ -1,0 +1,49 @@
+// Weights in blocks: random bytes with finite scales.
+#pragma once
+#include <tapegrad/ops/quantized/block_linear.h>
+
+#include <cstring>
+
+#include "support/helpers.h"
+
+namespace tg {
+
+inline constexpr BlockFormat kBlockFormats[] = {BlockFormat::q4_0, BlockFormat::q4_1, BlockFormat::q5_0,
+                                                BlockFormat::q5_1, BlockFormat::q8_0, BlockFormat::q4_k,
+                                                BlockFormat::q5_k, BlockFormat::q6_k, BlockFormat::nf4};
+
+// Replaces the scales of a block: f16 in [-2, 2) with nine of its bits random, or nf4's f32.
+inline void set_scales(BlockFormat f, uint8_t* block, const std::function<float()>& next) {
+  if (f == BlockFormat::nf4) {
+    const float absmax = std::abs(next());
+    std::memcpy(block, &absmax, 4);
+    return;
+  }
+  const bool two = f == BlockFormat::q4_1 || f == BlockFormat::q5_1 || f == BlockFormat::q4_k || f == BlockFormat::q5_k;
+  for (int i = 0; i <= int(two); ++i) {
+    const f16 d(next());
+    std::memcpy(block + (f == BlockFormat::q6_k ? 208 : 2 * i), &d, 2);
+  }
+}
+// u8 (rows, bytes of `in` elements); values are about 1.
+inline Tensor random_codes(BlockFormat f, int64_t rows, int64_t in, uint64_t seed) {
+  const detail::BlockLayout& l = detail::layout_of_block(f);
+  Rng rng{seed};
+  const float size = f == BlockFormat::nf4                              ? 1.0f
+                     : f == BlockFormat::q6_k                           ? 1.0f / 4096
+                     : f == BlockFormat::q4_k || f == BlockFormat::q5_k ? 1.0f / 1024
+                     : f == BlockFormat::q8_0                           ? 1.0f / 128
+                                                                        : 1.0f / 16;
+  std::vector<uint8_t> bytes(size_t(rows * in / l.elements * l.bytes));
+  for (uint8_t& b : bytes) b = uint8_t(rng.uniform() * 256);
+  for (size_t i = 0; i < bytes.size(); i += size_t(l.bytes))
+    set_scales(f, bytes.data() + i, [&] { return (float(rng.uniform()) * 2 - 1) * size; });
+  return tensor<uint8_t>(bytes, {rows, in / l.elements * l.bytes});
+}
+inline BlockWeight random_blocks(const std::vector<std::pair<BlockFormat, int64_t>>& parts, int64_t in, uint64_t seed) {
+  BlockWeight w;
+  for (const auto& [format, rows] : parts) w.parts.push_back({random_codes(format, rows, in, seed++), format});
+  return w;
+}
+
+}  // namespace tg
