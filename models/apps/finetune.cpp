@@ -18,11 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct FinetuneOptions : TrainOptions {
-  std::string model, adapter, unknown, base_dtype;
-  std::vector<std::string> targets;
-  std::optional<int64_t> rank;
-  std::optional<double> alpha, lora_dropout;
-  bool rslora = false;
+  std::string model, adapter, unknown;
+  LoraFlags lora;
 };
 
 struct Base {
@@ -41,7 +38,7 @@ struct Base {
 };
 
 // Flags must agree with the adapter at `path`, which is trained further.
-void check_lora(const FinetuneOptions& o, const LoraConfig& c, DType base, const std::string& path) {
+void check_lora(const LoraFlags& o, const LoraConfig& c, DType base, const std::string& path) {
   const auto same = [&](const char* flag, const auto& given, const auto& began) {
     TG_CHECK(given == began, value,
              "[finetune] {} is {} in {}, and {} is given. Training keeps the shape of an adapter. Leave it out.", flag,
@@ -49,7 +46,7 @@ void check_lora(const FinetuneOptions& o, const LoraConfig& c, DType base, const
   };
   if (o.rank) same("rank", *o.rank, c.rank);
   if (o.alpha) same("alpha", *o.alpha, c.alpha);
-  if (o.lora_dropout) same("lora-dropout", *o.lora_dropout, c.dropout);
+  if (o.dropout) same("lora-dropout", *o.dropout, c.dropout);
   if (o.rslora) same("rslora", o.rslora, c.rslora);
   if (!o.base_dtype.empty()) same("base-dtype", o.base_dtype, name_of(base));
   TG_CHECK(o.targets.empty() || o.targets == c.targets, value,
@@ -62,8 +59,8 @@ RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base)
   refuse(o.model.empty() || o.data.empty(), "finetune needs --model DIR and --data FILE..., or --resume DIR");
   if (o.out.empty()) o.out = "adapter";
   check_separate("finetune", o.model, o.out);
-  DType dtype = o.base_dtype == "bf16" ? DType::bf16 : DType::f32;
-  if (!o.adapter.empty() && o.base_dtype.empty()) dtype = detail::adapter_base(o.adapter).dtype;
+  DType dtype = o.lora.base();
+  if (!o.adapter.empty() && o.lora.base_dtype.empty()) dtype = detail::adapter_base(o.adapter).dtype;
   base.emplace(o.model, device, dtype);
   RunConfig of_model = run_from(base->of_data(), base->loaded.model.config());
   of_model.train.dtype = dtype;
@@ -80,14 +77,10 @@ RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base)
   if (!o.adapter.empty()) {
     base->lora = adapted(o.adapter, base->loaded, o.model);
     lora = base->lora->config();
-    check_lora(o, lora, base->lora->base_dtype(), o.adapter);
+    check_lora(o.lora, lora, base->lora->base_dtype(), o.adapter);
   } else {
-    lora.rank = o.rank.value_or(lora.rank);
-    lora.alpha = o.alpha.value_or(2 * double(lora.rank));
-    lora.dropout = o.lora_dropout.value_or(lora.dropout);
-    lora.rslora = o.rslora;
+    lora = o.lora.config();
     lora.seed = run.train.seed;
-    if (!o.targets.empty()) lora.targets = o.targets;
     detail::lora_targets(base->loaded.model, lora);  // throws before reading data
   }
   RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig& with) {
@@ -114,7 +107,7 @@ RunSetup resumed_setup(const FinetuneOptions& o, Device device, std::optional<Ba
   const std::string path = checkpoint_path(o.resume);
   const Finetuning began = *opened.checkpoint.finetuning;
   TG_CHECK(o.adapter.empty(), value, "[finetune] a resumed run keeps its adapter. Leave --adapter out.");
-  check_lora(o, began.lora, began.base, path);
+  check_lora(o.lora, began.lora, began.base, path);
   const std::string& folder = o.model.empty() ? began.model : o.model;
   explain_missing(path, "model", !o.model.empty(), [&] { base.emplace(folder, device, began.base); });
   TG_CHECK(base->weights == began.weights, value,
@@ -199,21 +192,8 @@ void declare(Command& c, FinetuneOptions& o) {
   o.command = "finetune", o.result = "adapter";
   c.option("--model", "DIR",
            "the model, which is not changed: what `train --out DIR` wrote, or a folder of Hugging Face", o.model);
-  const LoraConfig lora;
   c.option("--adapter", "DIR", "train this adapter further: what `finetune --out DIR` or PEFT wrote", o.adapter);
-  c.option("--rank", "of the adapters", o.rank, lora.rank);
-  c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o.alpha, std::nullopt);
-  c.toggle("--rslora", "scale the adapters by alpha / sqrt(rank)", o.rslora);
-  c.option("--lora-dropout", "part of the adapters' inner activations dropped in training", o.lora_dropout,
-           lora.dropout);
-  c.option("--base-dtype",
-           "of the frozen weights: f32, or bf16 for half the memory, and --dtype is bf16 too; default: f32",
-           o.base_dtype, {"f32", "bf16"});
-  c.list("--targets", "PATTERN",
-         "modules that get an adapter, * for any characters: '*.attn.qkv' '*.attn.proj' '*.mlp.fc' '*.mlp.proj' "
-         "lm_head, with rope '*.attn.q' '*.attn.k' '*.attn.v', with swiglu '*.mlp.gate' '*.mlp.up'; default: " +
-             lora.targets.front(),
-         o.targets);
+  add_lora_options(c, o.lora);
   add_unknown_option(c, "error, and with --resume skip", o.unknown);
   add_train_options(c, o, "adapter", detail::is_train_setting);
 }

@@ -21,6 +21,7 @@ namespace {
 
 struct InspectOptions : TrainOptions {
   std::string model, arch, adapter;
+  LoraFlags lora;
   bool json = false, plan = false, roofline = false;
   int64_t ranks = 1;
   const std::string& source() const { return model.empty() ? arch : model; }
@@ -146,8 +147,8 @@ void print_table(const Described& d) {
 }
 
 using Names = std::set<std::string, std::less<>>;
-const Names kOfStep = {"batch", "accumulate", "optimizer", "moments", "split_weights", "linear"},
-            kOfRanks = {"shard_optimizer"}, kOfRoofline = {"dtype", "recompute", "window", "clip_norm"};
+const Names kOfStep = {"batch", "accumulate", "optimizer", "moments", "split_weights", "linear", "window"},
+            kOfRanks = {"shard_optimizer"}, kOfRoofline = {"dtype", "recompute", "clip_norm"};
 bool given(const InspectOptions& o, const Names& names) {
   return std::ranges::any_of(names, [&](const std::string& name) { return o.settings.contains(name); });
 }
@@ -170,11 +171,15 @@ Plans plans_of(InspectOptions o) {
   TrainConfig& t = all.run.train;
   if (t.accumulate == 1 && !o.settings.contains("accumulate")) t.accumulate = o.ranks;  // one micro-batch per rank
   const auto world = o.ranks > 1 ? Communicator::fake(int(o.ranks)) : Communicator::self();
+  const LoraConfig lora = o.lora.config();
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
       TrainConfig row = t;
       row.dtype = dtype, row.recompute = recompute, row.split_weights &= dtype == DType::bf16;
-      all.rows.push_back({dtype, recompute, plan_memory(all.run.model, row, device, nullptr, DType::f32, world)});
+      if (dtype == DType::bf16 || o.lora.base() == DType::f32)
+        all.rows.push_back(
+            {dtype, recompute,
+             plan_memory(all.run.model, row, device, o.lora.given() ? &lora : nullptr, o.lora.base(), world)});
     }
   return all;
 }
@@ -196,6 +201,7 @@ Json json_of(const InspectOptions& o, const Plans& all) {
           {"parameters", all.rows[0].plan.parameters},
           {"batch", t.batch},
           {"accumulate", t.accumulate},
+          {"window", t.window_in(all.run.model.context)},
           {"ranks", o.ranks},
           {"shard_optimizer", t.shard_optimizer},
           {"optimizer", name_of(t.optimizer)},
@@ -207,7 +213,8 @@ Json json_of(const InspectOptions& o, const Plans& all) {
 void print(const InspectOptions& o, const Plans& all) {
   const TrainConfig& t = all.run.train;
   fmt::print("{}: {} parameters; a training step of {} x {} x {} tokens by {} on {}", printable(o.source()),
-             all.rows[0].plan.parameters, t.accumulate, t.batch, all.run.model.context, name_of(t.optimizer), o.device);
+             all.rows[0].plan.parameters, t.accumulate, t.batch, t.window_in(all.run.model.context),
+             name_of(t.optimizer), o.device);
   if (all.memory) fmt::print(", which has {}", detail::readable_bytes(all.memory));
   if (o.ranks > 1) fmt::print("; memory of each of {} ranks{}", o.ranks, t.shard_optimizer ? ", moments sharded" : "");
   fmt::print("\n\n{:6}{:9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>8}\n", "dtype", "recompute", "weights", "gradients",
@@ -240,7 +247,8 @@ Roofline roofline_of(const InspectOptions& o) {
   else
     for (const std::string_view name : detail::device_roofline_names())
       all.machines.push_back(device_roofline(std::string(name)));
-  all.work = step_work(all.run.model, all.run.train);
+  const LoraConfig lora = o.lora.config();
+  all.work = step_work(all.run.model, all.run.train, {}, o.lora.given() ? &lora : nullptr, o.lora.base());
   all.ops = all.work.all();
   std::ranges::stable_sort(all.ops, std::greater<>(),
                            [&](const WorkOfOp& op) { return detail::floor_seconds(op, all.machines[0]); });
@@ -328,11 +336,12 @@ int run(InspectOptions& o) {
          "inspect needs --model, a model folder or .safetensors file, --adapter, or --arch, the name of a model");
   refuse(o.plan && o.roofline, "--plan and --roofline are two tables; ask for one of them");
   const bool of_step = o.plan || o.roofline;
-  refuse(
-      !of_step && (o.device != "cpu" || given(o, kOfStep) || given(o, kOfRoofline)),
-      "--batch, --accumulate, --optimizer, --moments, --split-weights, --linear, --device need --plan or --roofline");
+  refuse(!of_step && (o.device != "cpu" || given(o, kOfStep) || given(o, kOfRoofline) || o.lora.given()),
+         "--batch, --accumulate, --window, --optimizer, --moments, --split-weights, --linear, --device and the flags "
+         "of an "
+         "adapter need --plan or --roofline");
   refuse(!o.plan && (o.ranks > 1 || given(o, kOfRanks)), "--ranks and --shard-optimizer need --plan");
-  refuse(o.plan && given(o, kOfRoofline), "--dtype, --recompute, --window and --clip-norm need --roofline");
+  refuse(o.plan && given(o, kOfRoofline), "--dtype, --recompute and --clip-norm need --roofline");
   refuse(!of_step && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()),
          "--config and settings need --plan or a named model: give --arch in place of --model, or pass --plan");
   if (of_step) {
@@ -368,6 +377,7 @@ void declare(Command& c, InspectOptions& o) {
   c.option("--device", "NAME",
            "of --plan: cpu or cuda, whose memory is shown; of --roofline: h100, h200 or a JSON file; default: both",
            o.device);
+  add_lora_options(c, o.lora);
   add_settings(c, o, [](std::string_view name) {
     return kOfStep.contains(name) || kOfRanks.contains(name) || kOfRoofline.contains(name) ||
            detail::is_model_setting(name);

@@ -35,6 +35,31 @@ void add_settings(Command& c, TrainOptions& o, WantedSetting wanted) {
   add_settings(c, o.settings, wanted);
 }
 
+LoraConfig LoraFlags::config() const {
+  LoraConfig c;
+  c.rank = rank.value_or(c.rank);
+  c.alpha = alpha.value_or(2 * double(c.rank));
+  c.dropout = dropout.value_or(c.dropout);
+  c.rslora = rslora;
+  if (!targets.empty()) c.targets = targets;
+  return c;
+}
+void add_lora_options(Command& c, LoraFlags& o) {
+  const LoraConfig lora;
+  c.option("--rank", "of the adapters", o.rank, lora.rank);
+  c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o.alpha, std::nullopt);
+  c.toggle("--rslora", "scale the adapters by alpha / sqrt(rank)", o.rslora);
+  c.option("--lora-dropout", "part of the adapters' inner activations dropped in training", o.dropout, lora.dropout);
+  c.option("--base-dtype",
+           "of the frozen weights: f32, or bf16 for half the memory, and --dtype is bf16 too; default: f32",
+           o.base_dtype, {"f32", "bf16"});
+  c.list("--targets", "PATTERN",
+         "modules that get an adapter, * for any characters: '*.attn.qkv' '*.attn.proj' '*.mlp.fc' '*.mlp.proj' "
+         "lm_head, with rope '*.attn.q' '*.attn.k' '*.attn.v', with swiglu '*.mlp.gate' '*.mlp.up'; default: " +
+             lora.targets.front(),
+         o.targets);
+}
+
 void add_train_options(Command& c, TrainOptions& o, const char* out, WantedSetting wanted) {
   c.option("--out", "DIR", out, fmt::format("folder for the checkpoint, the {} and the log", o.result),
            [&o](const std::string& word) { o.out = word; });

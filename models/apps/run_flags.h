@@ -4,6 +4,19 @@
 
 namespace tg::apps {
 
+// Flags of a new adapter and its base.
+struct LoraFlags {
+  std::string base_dtype;
+  std::vector<std::string> targets;
+  std::optional<int64_t> rank;
+  std::optional<double> alpha, dropout;
+  bool rslora = false;
+  bool given() const { return rank || alpha || dropout || rslora || !targets.empty() || !base_dtype.empty(); }
+  DType base() const { return base_dtype == "bf16" ? DType::bf16 : DType::f32; }
+  LoraConfig config() const;
+};
+void add_lora_options(Command&, LoraFlags&);
+
 using WantedSetting = bool (*)(std::string_view name);
 void add_settings(Command&, SettingFlags& to, WantedSetting);
 DataConfig data_config(const SettingFlags&);

@@ -153,7 +153,7 @@ Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
                        {.bias = c.head_bias, .init = init.linear, .fragments = fragments_of(c, name)});
   } else {
     head_.scope = p.at("lm_head").scope();
-    head_.weight = wte_.table;
+    head_.weight = wte_.table, head_.blocks = wte_.blocks;
     if (c.head_bias) head_.bias = p.at("lm_head").get("bias", {c.vocab_size}, Init::constant(0));
   }
   if (c.fragments > 0) (void)Linears(*this).matching("gpt_config", {&c.fragmented, 1});
@@ -208,7 +208,7 @@ void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
     TG_CHECK(!o.cache || fixed, value,
              "[gpt] lengths and a cache that grows: its sequences have one length. Make the cache by make_cache().");
   }
-  const DType own = wte_.table.dtype(), compute = o.compute.value_or(own);
+  const DType own = wte_.out_dtype(), compute = o.compute.value_or(own);
   TG_CHECK(compute == own || (size_of(compute) < size_of(own) && (compute == DType::f32 || compute == DType::bf16)),
            dtype,
            "[gpt] compute is {} and the parameters are {}. It must be bf16 over f32 parameters, f32 or bf16 over f64 "
@@ -280,7 +280,7 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t 
   }
   x = ln_f_.add(s.x, s.branch, o.compute).y;
   s = {};
-  const DType compute = o.compute.value_or(wte_.table.dtype());
+  const DType compute = o.compute.value_or(wte_.out_dtype());
   x = with_head ? head_.forward(x, compute, o.rng, o.adapters) : x.to(compute);  // (B, T, V) or (B, T, C)
   if (one_row) x = reshape(x, {b, config_.classes});
   if (o.cache && !fixed) *o.cache = std::move(grown);
@@ -311,7 +311,7 @@ KvCache Gpt::make_cache(int64_t batch, int64_t capacity, std::optional<DType> co
                                  .kv_heads = config_.with_sizes().kv_heads,
                                  .capacity = capacity ? capacity : config_.context,
                                  .head_size = config_.head_size(),
-                                 .dtype = compute.value_or(wte_.table.dtype()),
+                                 .dtype = compute.value_or(wte_.out_dtype()),
                                  .device = device()});
 }
 

@@ -141,7 +141,7 @@ class Gpt {
   const GptConfig& config() const { return config_; }
   int64_t context() const { return config_.context; }        ///< maximum number of positions
   int64_t vocab_size() const { return config_.vocab_size; }  ///< token ids are below it
-  Device device() const { return wte_.table.device(); }
+  Device device() const { return (wte_.blocks ? wte_.blocks->parts[0].codes : wte_.table).device(); }
   /// The Linear layers in the order of forward(), with the head unless tied. With RoPE, attn.qkv
   /// has the parts attn.q, attn.k and attn.v; with SwiGLU, mlp.fc has mlp.gate and mlp.up.
   std::vector<NamedLinear> linears();

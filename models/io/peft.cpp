@@ -43,8 +43,8 @@ std::vector<Slot> slots_of(const Linears& model, const std::vector<detail::Tenso
   if (!layout.empty()) return slots_of(layout);
   std::vector<Slot> all;
   for (const NamedLinear& l : model.list) {
-    if (!l.layer->weight || l.whole) continue;
-    all.push_back({l.name, l.name, {0, l.layer->weight.size(0)}});
+    if (l.layer->out() == 0 || l.whole) continue;
+    all.push_back({l.name, l.name, {0, l.layer->out()}});
     for (const auto& p : l.parts) all.push_back({p.name, l.name, p.rows});
   }
   return all;
@@ -59,10 +59,15 @@ std::string core_of(std::string_view name) {
 std::string hash_of(const Params& params, bool round) {
   NoGradScope off;
   Hash h;
-  for (const auto& [name, t] : params.state()) {
+  for (const auto& [name, t] : params.tensors()) {
     const bool narrow = round || t.dtype() == DType::bf16;
     h.add(name, narrow ? t.to(DType::bf16) : t, narrow);
   }
+  for (const auto& [name, b] : params.all_blocks())
+    for (const auto& part : b.parts) {
+      h.add(detail::layout_of_block(part.format).name);
+      h.add(name, part.codes);
+    }
   return h.hex();
 }
 
@@ -74,7 +79,7 @@ class Plan {
 
   Plan(const PeftFile& f, const Linears& model, const Params& base, const std::vector<detail::TensorMapping>& layout)
       : f_(f) {
-    for (const auto& [name, t] : f.copies) check_copy(name, t, base.state(), layout);
+    for (const auto& [name, t] : f.copies) check_copy(name, t, base.tensors(), layout);
     check_whole(model, !layout.empty());
     std::map<std::string, std::string> theirs;  // key: core
     if (!layout.empty())
@@ -161,8 +166,8 @@ class Plan {
     for (const Slot& s : slots_[l.name])
       if (f_.modules.contains(s.name)) there.push_back(&s);
     if (there.empty()) return;
-    if (!l.layer->weight) return config.targets.push_back(l.name);  // lora_targets() refuses it
-    const int64_t out = l.layer->weight.size(0), in = l.layer->weight.size(1);
+    const int64_t out = l.layer->out(), in = l.layer->in();
+    if (out == 0) return config.targets.push_back(l.name);  // lora_targets() refuses it
     for (const Slot* s : there) check_shapes(*s, in);
     if (is_fused(there, out)) return add(l.name, there);
     for (const Slot* s : there) {

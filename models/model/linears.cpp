@@ -68,6 +68,12 @@ std::vector<std::string> replace_linears(const Linears& model, const std::vector
     TG_CHECK(!l.layer->fragmented || kind == LinearKind::plain, value,
              "[replace_linears] '{}' is a FragmentedLinear, which has no 8-bit products. Leave it out.", l.name);
   for (const NamedLinear& l : layers)
+    TG_CHECK(
+        !l.layer->blocks || kind == LinearKind::plain, value,
+        "[replace_linears] '{}' is in blocks, which 8-bit products would quantize again. Leave it out, or load the "
+        "model dequantized.",
+        l.name);
+  for (const NamedLinear& l : layers)
     TG_CHECK(!l.layer->prepared(), state,
              "[replace_linears] '{}' was prepared for evaluation: its weight is gone. Load the model again.", l.name);
   std::vector<std::string> names;

@@ -15,7 +15,7 @@ T first_match(const std::vector<std::pair<std::string, T>>& patterns, const std:
 }
 // Calls f(name, rows) for each module: parts or the whole layer.
 template <class F> void for_modules(const NamedLinear& l, F f) {
-  if (l.parts.empty()) f(l.name, nn::LoraRows{0, l.layer->weight.size(0)});
+  if (l.parts.empty()) f(l.name, nn::LoraRows{0, l.layer->out()});
   for (const auto& p : l.parts) f(p.name, p.rows);
 }
 }  // namespace
@@ -46,7 +46,7 @@ std::vector<NamedLinear> detail::lora_targets(const Linears& model, const LoraCo
              l.name);
     for_modules(l, [&](const std::string& name, nn::LoraRows rows) {
       try {
-        c.options(name).validate(l.layer->weight.size(1), rows.count);
+        c.options(name).validate(l.layer->in(), rows.count);
       } catch (const Error& e) {
         throw Error(e.kind(), fmt::format("{}\n    for module '{}'", e.what(), name), e.scoped());
       }
@@ -62,7 +62,8 @@ Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& c) {
   const std::vector<Parameter> all = base.all();
   for (const auto& l : changed)
     TG_CHECK(
-        l.layer->weight && std::ranges::any_of(all, [&](auto& p) { return p.tensor.id() == l.layer->weight.id(); }),
+        l.layer->blocks ||
+            std::ranges::any_of(all, [&](auto& p) { return l.layer->weight && p.tensor.id() == l.layer->weight.id(); }),
         value,
         "[lora] the weight of '{}' is not among the {} parameters given. All of the model's are to be frozen. Pass "
         "the Params that the model was made from.",

@@ -94,7 +94,8 @@ Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o) : Laye
     return;
   }
   const Init by_fan_in = Init::uniform(in > 0 ? 1 / std::sqrt(double(in)) : 0);
-  weight = p.get("weight", {out, in}, o.init.value_or(by_fan_in));
+  if (kind == LinearKind::plain) blocks = p.blocks("weight", {out, in});
+  if (!blocks) weight = p.get("weight", {out, in}, o.init.value_or(by_fan_in));
   if (o.bias) bias = p.get("bias", {out}, o.init ? Init::constant(0) : by_fan_in);
 }
 Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng, bool adapters) const {
@@ -103,7 +104,9 @@ Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng, 
   const Tensor in = compute ? x.to(*compute) : x;
   const auto like_x = [&](const Tensor& t) { return compute ? tg::detail::cast_parameter(t, *compute) : t; };
   Tensor y;
-  if (kind == LinearKind::plain)
+  if (blocks)
+    y = block_linear(in, *blocks, bias ? like_x(bias) : bias);
+  else if (kind == LinearKind::plain)
     y = bias ? linear(in, like_x(weight), like_x(bias)) : linear(in, like_x(weight));
   else if (quantized)
     y = by_codes(untracked(in, bias), *quantized, bias);
@@ -112,7 +115,7 @@ Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng, 
   if (!adapter) return y;
   const bool trains = adapters && rng && grad_enabled();
   TG_CHECK(!adapter->unmerged || (adapters && !trains), state,
-           "[lora] '{}' is to {} its adapter, which is merged into the weight. Call unmerge() first.", weight.label(),
+           "[lora] '{}' is to {} its adapter, which is merged into the weight. Call unmerge() first.", name(),
            trains ? "train" : "run without");
   if (adapters) return adapter->unmerged ? y : adapter->forward(in, rng, y);
   return adapter->reference ? adapter->reference->forward(in, nullptr, y) : y;
@@ -122,7 +125,7 @@ void Linear::prepare_for_eval() {
   NameScope here = enter();
   TG_CHECK(kind != LinearKind::plain, state,
            "[linear] '{}' is plain: it has nothing to quantize. Make it a SwitchBack layer first: replace_linears().",
-           weight.label());
+           name());
   TG_CHECK(!quantized, state, "[linear] the layer is prepared for evaluation already. Prepare it once.");
   NoGradScope off;
   Quantized q = codes_of(weight, kind);
@@ -133,10 +136,12 @@ void Linear::prepare_for_eval() {
 }
 
 Embedding::Embedding(const Params& p, int64_t entries, int64_t width, Init init)
-    : Layer{p.scope()}, table(p.get("weight", {entries, width}, init)) {}
+    : Layer{p.scope()}, blocks(p.blocks("weight", {entries, width})), dtype(p.dtype()) {
+  if (!blocks) table = p.get("weight", {entries, width}, init);
+}
 Tensor Embedding::forward(const Tensor& ids) const {
   NameScope here = enter();
-  return embedding(ids, table);
+  return blocks ? block_rows(*blocks, ids, dtype) : embedding(ids, table);
 }
 
 Norm::Norm(const Params& p, int64_t width, NormOptions o) : Layer{p.scope()}, kind(o.kind), eps(o.eps) {

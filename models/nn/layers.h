@@ -71,8 +71,9 @@ struct LinearOptions {
 /// A linear layer: x weight^T + bias, or a FragmentedLinear. In 8 bits, forward and the gradient of x are quantized,
 /// the weight's gradient is not (ops/quantized/switchback.h).
 struct Linear : Layer {
-  Tensor weight;  ///< (out, in); empty after prepare_for_eval()
-  Tensor bias;    ///< (out) or empty
+  Tensor weight;                      ///< (out, in); empty with `blocks` and after prepare_for_eval()
+  Tensor bias;                        ///< (out) or empty
+  std::optional<BlockWeight> blocks;  ///< frozen weight (Params::blocks()); needs kind plain
   /// Deltas added unless merged, or null.
   std::shared_ptr<LoraAdapter> adapter;
   LinearKind kind = LinearKind::plain;  ///< GEMM kind; all have the same parameters
@@ -91,16 +92,25 @@ struct Linear : Layer {
   /// Params still hold it (Params::drop). Otherwise evaluation quantizes per call. An Error if plain or prepared.
   void prepare_for_eval();
   bool prepared() const { return quantized.has_value(); }
+  /// Sizes of the weight; 0 if there is none.
+  /// @{
+  int64_t in() const { return blocks ? blocks->in() : weight ? weight.size(1) : 0; }
+  int64_t out() const { return blocks ? blocks->out() : weight ? weight.size(0) : 0; }
+  /// @}
+  std::string_view name() const { return (blocks ? blocks->parts[0].codes : weight).label(); }  ///< the weight's label
 };
 
 /// A table of vectors, indexed by id.
 struct Embedding : Layer {
-  Tensor table;  ///< (V, C), named "weight"
+  Tensor table;                       ///< (V, C), named "weight"; empty with `blocks`
+  std::optional<BlockWeight> blocks;  ///< frozen table (Params::blocks())
+  DType dtype = DType::f32;           ///< the vectors' with `blocks`
 
   Embedding() = default;
   Embedding(const Params&, int64_t entries, int64_t width, Init = Init::normal(0.02));
   /// Table rows: (...) i32 or i64 -> (..., C). Throws for an id outside [0, V).
   Tensor forward(const Tensor& ids) const;
+  DType out_dtype() const { return table ? table.dtype() : dtype; }  ///< forward()'s
 };
 
 /// Options of Norm.

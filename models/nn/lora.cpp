@@ -16,8 +16,8 @@
 namespace tg::nn {
 namespace {
 LoraRows checked(const Linear& base, LoraRows rows, const LoraOptions& o) {
-  const std::string_view name = base.weight.label();
-  const int64_t out = base.weight.size(0);
+  const std::string_view name = base.name();
+  const int64_t out = base.out();
   if (rows.count == 0) rows.count = out;
   TG_CHECK(rows.begin >= 0 && rows.count >= 0 && rows.begin <= out && rows.count <= out - rows.begin, value,
            "[lora] rows from {} on, {} of them, are given for '{}', which has {}. They must be within the weight.",
@@ -39,7 +39,7 @@ LoraRows checked(const Linear& base, LoraRows rows, const LoraOptions& o) {
   return rows;
 }
 LoraDelta delta_of(const Linear& base, const Params& p, const LoraOptions& o, const LoraRows& rows) {
-  LoraDelta delta(p, base.weight.size(1), rows.count, o);
+  LoraDelta delta(p, base.in(), rows.count, o);
   NameScope layer = base.enter(), lora("lora");
   delta.scope = tg::detail::current_scope();
   return delta;
@@ -114,7 +114,7 @@ Tensor LoraAdapter::merged(const Tensor& weight) const {
 
 LoraLinear::LoraLinear(Linear base, const Params& p, const LoraOptions& o, LoraRows given)
     : linear_(std::move(base)), row_(given.begin), delta_(delta_of(linear_, p, o, checked(linear_, given, o))) {
-  linear_.weight.requires_grad_(false);
+  if (linear_.weight) linear_.weight.requires_grad_(false);
   if (linear_.bias) linear_.bias.requires_grad_(false);
   if (!linear_.adapter) linear_.adapter = std::make_shared<LoraAdapter>();
   auto& parts = linear_.adapter->parts;
@@ -127,7 +127,11 @@ void LoraLinear::merge() {
   const auto alone = linear_.adapter->user.use_within("lora", "adapter");
   TG_CHECK(!merged(), state,
            "[lora] '{}' is merged already. Merging twice would add the delta twice. Call unmerge() first.",
-           linear_.weight.label());
+           linear_.name());
+  TG_CHECK(!linear_.blocks, state,
+           "[lora] '{}' is in blocks of {}, which cannot hold a merged delta. Load the model with its weights "
+           "dequantized, or keep the adapter apart.",
+           linear_.name(), detail::layout_of_block(linear_.blocks->parts[0].format).name);
   NoGradScope off;
   NameScope here = linear_.enter();
   const Tensor& w = linear_.weight;
@@ -139,8 +143,7 @@ void LoraLinear::merge() {
 void LoraLinear::unmerge() {
   detail::forbid_in_trace("lora", "an adapter is unmerged");
   const auto alone = linear_.adapter->user.use_within("lora", "adapter");
-  TG_CHECK(merged(), state, "[lora] '{}' is not merged. There is nothing to undo. Call merge() first.",
-           linear_.weight.label());
+  TG_CHECK(merged(), state, "[lora] '{}' is not merged. There is nothing to undo. Call merge() first.", linear_.name());
   linear_.weight.assign(linear_.adapter->unmerged);
   linear_.adapter->unmerged = {};
   tg::structure_changed();

@@ -24,8 +24,9 @@ struct Params::State {
   Rng rng;
   std::vector<Parameter> list;
   std::map<std::string, size_t, std::less<>> index;  // name -> index in list
-  std::optional<TensorSource> loaded;                // unused shapes
-  std::string dropped;                               // drop()'s first name
+  std::map<std::string, BlockWeight> blocks;
+  std::optional<TensorSource> loaded;  // unused shapes
+  std::string dropped;                 // drop()'s first name
 };
 
 namespace {
@@ -137,6 +138,26 @@ Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) 
   return t;
 }
 
+std::optional<BlockWeight> Params::blocks(std::string_view name, const Shape& shape) const {
+  State& s = *state_;
+  const std::lock_guard lock(s.turn);
+  const std::string full_name = at(name).path_;
+  auto it = s.blocks.find(full_name);
+  if (it == s.blocks.end()) {
+    if (!s.loaded || !s.loaded->blocks || !s.loaded->shapes.contains(full_name)) return {};
+    std::optional<BlockWeight> read = s.loaded->blocks(full_name);
+    if (!read) return {};
+    for (auto& part : read->parts) part.codes = part.codes.to(s.device).label(full_name);
+    it = s.blocks.emplace(full_name, *std::move(read)).first;
+    s.loaded->shapes.erase(full_name);
+  }
+  const Shape own{it->second.out(), it->second.in()};
+  TG_CHECK(own == shape, shape,
+           "[params] '{}' is {} in the model and {} in the blocks given. Was the file made with another configuration?",
+           full_name, shape, own);
+  return it->second;
+}
+
 void Params::load(TensorSource source) const {
   const std::lock_guard lock(state_->turn);
   TG_CHECK(state_->list.empty(), state,
@@ -171,6 +192,10 @@ std::vector<Parameter> Params::all() const {
   const std::lock_guard lock(state_->turn);
   return state_->list;
 }
+std::map<std::string, BlockWeight> Params::all_blocks() const {
+  const std::lock_guard lock(state_->turn);
+  return state_->blocks;
+}
 std::vector<Parameter> Params::trainable() const {
   std::vector<Parameter> r;
   for (auto& p : all())
@@ -180,9 +205,18 @@ std::vector<Parameter> Params::trainable() const {
 int64_t Params::numel() const {
   int64_t n = 0;
   for (auto& p : all()) n += p.tensor.numel();
+  for (auto& [name, b] : all_blocks()) n += b.out() * b.in();
   return n;
 }
 StateDict Params::state() const {
+  const std::lock_guard lock(state_->turn);
+  TG_CHECK(state_->blocks.empty(), state,
+           "[params] '{}' and {} other weights are in blocks, which are no tensors. Load the model with its weights "
+           "dequantized: load_model() without keep_blocks.",
+           state_->blocks.begin()->first, state_->blocks.size() - 1);
+  return tensors();
+}
+StateDict Params::tensors() const {
   const std::lock_guard lock(state_->turn);
   TG_CHECK(state_->dropped.empty(), state,
            "[params] '{}' was dropped from this model, so its state is incomplete. Save a model before it is prepared "

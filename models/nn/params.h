@@ -7,10 +7,12 @@
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/scope.h>
 #include <tapegrad/models/config/suggest.h>
+#include <tapegrad/ops/quantized/block_linear.h>
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,6 +64,8 @@ struct Parameter {
 struct TensorSource {
   std::map<std::string, Shape> shapes;
   std::function<Tensor(const std::string&)> read;  ///< makes a tensor of `shapes`, on any device
+  /// Unless empty: the blocks of a matrix that stays frozen, or no value: read() makes it.
+  std::function<std::optional<BlockWeight>(const std::string&)> blocks = {};
 };
 
 /// Handle to the parameters below a path. Threads take turns.
@@ -84,6 +88,9 @@ class Params {
   /// else from `init`, with a generator of seed and name. Throws if it was not loaded, or exists already; under
   /// shared() only if it exists with another shape.
   Tensor get(std::string_view name, const Shape&, const Init&) const;
+  /// The blocks of a matrix (out, in) that the source keeps in blocks, frozen, or no value: get() makes it. It counts
+  /// in numel(), is not in all(), and state() throws.
+  std::optional<BlockWeight> blocks(std::string_view name, const Shape&) const;
 
   /// Sets the values of the parameters before the model is made, converted to this object's dtype and device. A source
   /// is read as layers ask for their parameters, each tensor at most once.
@@ -94,11 +101,14 @@ class Params {
   /// Throws an Error that names loaded tensors that no layer used. Call it after the model is made.
   void check_all_used() const;
 
-  std::vector<Parameter> all() const;        ///< order of the layers' requests
-  std::vector<Parameter> trainable() const;  ///< parameters that require a gradient now
-  int64_t numel() const;                     ///< elements of all parameters
-  /// Current values by name; later steps leave them. Split weights are whole, on the host.
+  std::vector<Parameter> all() const;                     ///< order of the layers' requests
+  std::map<std::string, BlockWeight> all_blocks() const;  ///< names and blocks
+  std::vector<Parameter> trainable() const;               ///< parameters that require a gradient now
+  int64_t numel() const;                                  ///< elements of all parameters
+  /// Current values by name; later steps leave them. Split weights are whole, on the host. An Error if some are
+  /// missing: dropped, or in blocks.
   StateDict state() const;
+  StateDict tensors() const;  ///< state() without those in blocks
   /// Sets existing parameters, converted as in load(). All or nothing: an Error names the first that is missing,
   /// unknown or of another shape.
   void assign(const StateDict&) const;

@@ -109,7 +109,7 @@ refused(2 "--machine is for the tables of --profile FILE" train --data text.txt 
 refused(1 "there is no device 'a100'" train --data text.txt ${tiny} --out never --profile never.json --machine a100)
 refused(1 "there is no device 'a100'. Name h100, h200, or a JSON file" inspect --roofline --arch nano --device a100)
 refused(2 "--plan and --roofline are two tables" inspect --roofline --plan --arch nano)
-refused(2 "--dtype, --recompute, --window and --clip-norm need --roofline" inspect --plan --arch nano --dtype bf16)
+refused(2 "--dtype, --recompute and --clip-norm need --roofline" inspect --plan --arch nano --dtype bf16)
 refused(2 "need --plan or --roofline" inspect --arch nano --dtype bf16)
 
 # Memory of ranks
