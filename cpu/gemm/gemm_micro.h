@@ -137,6 +137,82 @@ inline constexpr auto kNarrowTiles = []<int... R>(std::integer_sequence<int, R..
   return std::array<decltype(&narrow_tile<1, T>), sizeof...(R)>{narrow_tile<R + 1, T>...};
 }(std::make_integer_sequence<int, kRows>());
 
+// Prefetches contiguous rows or columns.
+template <class T> struct Ahead {
+  static constexpr int64_t kLine = 64 / sizeof(T);
+  const T* row = nullptr;
+  int64_t stride = 0, cols = 0, rows = 0, at = 0;
+  // Hint: 3 to L1, 2 to L2.
+  template <int Hint> void prefetch(int64_t lines = 1) {
+    for (; lines > 0 && rows > 0; --lines) {
+      __builtin_prefetch(row + at, 0, Hint);
+      if ((at += kLine) >= cols) at = 0, row += stride, --rows;
+    }
+  }
+};
+// Per four steps of k a line of A, and every `every` of these a line of B.
+template <class T> struct Next {
+  Ahead<T> a, b;
+  int64_t every = 1;
+};
+// tile() with contiguous A and packed B. Prefetches are spread over k: a burst takes all buffers for missing lines, and
+// this panel's loads wait.
+template <int R, bool kColumnsOfA, class T>
+void streaming_tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, T* c, int64_t ldc, bool add,
+                    Next<T>& next) {
+  constexpr int L = kLanes<T>;
+  Vector<T> sum[R][2] = {};
+  const T* row[(R + 2) / 3];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; r += 3, a += 3 * ar) row[r / 3] = a;
+  const auto step = [&](int s) __attribute__((always_inline)) {
+    const Vector<T> x[2] = {load_vector(b + 2 * s * L), load_vector(b + (2 * s + 1) * L)};
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      const T y = kColumnsOfA ? row[0][r] : row[r / 3][r % 3 * ar + s];
+      sum[r][0] += y * x[0], sum[r][1] += y * x[1];
+    }
+    if (kColumnsOfA) row[0] += ak;
+  };
+  const auto advance = [&](int steps) __attribute__((always_inline)) {
+    b += 2 * steps * L;
+#pragma GCC unroll 4
+    for (int r = 0; r < R && !kColumnsOfA; r += 3) row[r / 3] += steps;
+  };
+  T* to = c;
+#pragma GCC unroll 1
+  for (int r = 0; r < R && k >= 4; ++r, k -= 4, to += ldc) {
+    __builtin_prefetch(to, 1);
+    step(0), step(1);
+    __builtin_prefetch(to + 2 * L - 1, 1);
+    step(2), step(3), advance(4);
+  }
+  Next<T> ahead = next;
+  int64_t wait = ahead.every;
+#pragma GCC unroll 1
+  for (; k >= 4; k -= 4) {
+    ahead.a.template prefetch<3>();
+    step(0), step(1);
+    if (--wait == 0) ahead.b.template prefetch<2>(), wait = ahead.every;
+    step(2), step(3), advance(4);
+  }
+  next = ahead;
+#pragma GCC unroll 1
+  for (; k > 0; --k) step(0), advance(1);
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r, c += ldc)
+#pragma GCC unroll 2
+    for (int w = 0; w < 2; ++w) store_vector(c + w * L, add ? sum[r][w] + load_vector(c + w * L) : sum[r][w]);
+}
+// `rows`: kRows, or kL1Ways for rows that alias.
+template <class T>
+void stream_tile(int64_t rows, int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, T* c, int64_t ldc, bool add,
+                 Next<T>& next) {
+  (ar == 1         ? streaming_tile<kRows, true, T>
+   : rows == kRows ? streaming_tile<kRows, false, T>
+                   : streaming_tile<int(kL1Ways), false, T>)(k, a, ar, ak, b, c, ldc, add, next);
+}
+
 template <int W, class Fma>
 inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
   return std::array<decltype(&tile<1, 1, Fma>), sizeof...(R)>{tile<R + 1, W, Fma>...};
@@ -269,13 +345,18 @@ template <class T> inline MatView<T> pack_a(int64_t m, int64_t k, MatView<T> a, 
     return packed_a(a, k, to);
   }
 #endif
-  if (a.row == 1) {  // columns stay contiguous
-    for (int64_t t = 0; t < k; ++t) {
-      for (int64_t i = 0; TG_ISA_LEVEL == 3 && i < m; i += 64 / int64_t(sizeof(T)))
-        __builtin_prefetch(a.p + (t + 16) * a.col + i);
-      int64_t i = 0;
-      for (; i + kRows <= m; i += kRows) std::memcpy(to + i * k + t * kRows, a.p + t * a.col + i, kRows * sizeof(T));
-      std::memcpy(to + i * k + t * kRows, a.p + t * a.col + i, size_t(m - i) * sizeof(T));
+  if (a.row == 1) {  // columns stay contiguous; panels share lines
+    constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 4 * kRows : INT64_MAX / 2;
+    for (int64_t first = 0, last; first < m; first = last) {
+      last = std::min(m, first + kGroup);
+      for (int64_t t = 0; t < k; ++t) {
+        const T* const column = a.p + t * a.col;
+        int64_t i = first;
+        for (; i < last; i += 64 / int64_t(sizeof(T))) __builtin_prefetch(column + 16 * a.col + i);
+        for (i = first; i + kRows <= last; i += kRows)
+          std::memcpy(to + i * k + t * kRows, column + i, kRows * sizeof(T));
+        std::memcpy(to + i * k + t * kRows, column + i, size_t(last - i) * sizeof(T));
+      }
     }
     return packed_a(a, k, to);
   }

@@ -2,6 +2,7 @@
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_small_m.h>
 #include <tapegrad/cpu/gemm/gemm_types.h>
+#include <tapegrad/cpu/runtime/cpus.h>
 
 namespace tg::cpu::TG_ISA_NS::tiles {
 // A tile: a thread's rows x cols of C; a register tile: kRows x kCols. k is split into blocks of at most kDepth, B into
@@ -15,9 +16,12 @@ template <class T> inline constexpr int64_t kTile = (1 << 21) / sizeof(T);  // m
 inline constexpr int64_t kMostTiles = 16;                                   // upper limit
 template <class T> inline constexpr int64_t kShared = (1 << 21) / sizeof(T);
 // Costs per element, in multiply-adds.
-inline constexpr int64_t kReadB = 6, kPackB = 16, kTransposeB = 24, kPackA = 20;
-// Contiguous columns of A up to this size stay in place.
-template <class T> inline constexpr int64_t kColumns = (1 << 23) / sizeof(T);
+inline constexpr int64_t kReadA = 3, kReadB = 6, kPackB = 16, kTransposeB = 24, kPackA = 20;
+// Contiguous columns of A up to this size stay in place; less with a large L2, whose L3 is slower.
+template <class T> int64_t most_columns() {
+  static const int64_t most = int64_t(1) << (kPacksA || cpu::detail::l2_bytes() <= 1 << 20 ? 23 : 18);
+  return most / int64_t(sizeof(T));
+}
 
 inline thread_local Scratch t_shared, t_own;  // scratch of all threads; of a tile
 
@@ -59,29 +63,20 @@ void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int6
       c[r * p.ldc + s] = add ? c[r * p.ldc + s] + buffer[r * kCols<T> + s] : buffer[r * kCols<T> + s];
 }
 
-template <class T> struct Ahead {
-  static constexpr int64_t kLine = 64 / sizeof(T);
-  const T* row = nullptr;
-  int64_t stride = 0, cols = 0, rows = 0, at = 0;
-  void prefetch(int64_t lines) {
-    for (; lines > 0 && rows > 0; --lines) {
-      __builtin_prefetch(row + at, 0, 2);
-      if ((at += kLine) >= cols) at = 0, row += stride, --rows;
-    }
-  }
-};
-
 // B is always packed, A on AVX2 and where its layout is bad for caches. All threads pack the smaller one first; each
 // tile packs its share of the larger.
 template <class T> struct Tiles {
   const Product<T>& p;
   // Register tiles read kRows elements per column of A: in contiguous columns, the rest of the cache line must stay
   // cached.
-  const bool in_rows = p.a.col == 1, in_columns = p.a.row == 1 && p.m * p.k <= kColumns<T>;
+  const bool in_rows = p.a.col == 1, in_columns = p.a.row == 1 && p.m * p.k <= most_columns<T>();
   const bool packs_a = kPacksA || (!in_rows && (aliases_in_l1<T>(p.a.col) || !in_columns));
   const int64_t step = rows_at_once(p.a);
-  const bool shares_b = p.n <= p.m, shares_a = packs_a && !shares_b;
+  // On AVX-512 a tile packs its own B and adds all of k while its part of C is near, unless many need the same panels.
+  const bool many_down = kPacksA || packs_a || 4 * p.n <= p.m || p.n <= kTileCols<T>;
+  const bool shares_b = p.n <= p.m && many_down, shares_a = packs_a && !shares_b;
   const int64_t padded = shares_b ? ceil_div(p.n, kCols<T>) * kCols<T> : ceil_div(p.m, kRows) * kRows;
+  const int64_t of_a = packs_a ? (shares_a ? 0 : kPackA) : kReadA;
   int64_t down = 1, across = 1, rows = 0, cols = 0;  // tiles, a tile's size
 
   // Cheapest split into about `want` tiles. Threads idle while the last tiles run (+ 2), so small tiles win.
@@ -97,7 +92,7 @@ template <class T> struct Tiles {
         const int64_t c = ceil_div(ceil_div(p.n, std::max<int64_t>({j, least_across, 1})), kCols<T>) * kCols<T>;
         const int64_t a = ceil_div(p.n, c);
         // Cost of a tile per k, in scalar multiply-adds.
-        const int64_t tile = r * c + c * of_b + (packs_a && !shares_a ? r * kPackA : 0);
+        const int64_t tile = r * c + c * of_b + r * of_a;
         const int64_t time = (d * a + 2) * tile;
         if (time < least) least = time, down = d, across = a, rows = r, cols = c;
       }
@@ -145,14 +140,29 @@ template <class T> struct Tiles {
     const int64_t next = packs_a ? l.depth : a.row;
     const int64_t calls = ceil_div(m, step) * ceil_div(n, kCols<T>);
     const int64_t lines = ceil_div(next_b.rows * next_b.cols, calls * Ahead<T>::kLine) + 1;
+    const bool columns = a.row == 1, streams = columns || a.col == 1, add = p.o.accumulate || l.first > 0;
+    Next<T> ahead{.a = {}, .b = next_b, .every = std::max<int64_t>(1, (l.depth / 4 - step) / lines)};
     constexpr int64_t kStay = kPacksA ? kCols<T> : kTileCols<T>;  // columns of B in cache
     for (int64_t j1 = 0; j1 < n; j1 += kStay)
-      for (int64_t i = 0; i < m; i += step)
+      for (int64_t i = 0; i < m; i += step) {
+        const int64_t some = std::min(step, m - i), below = std::min(step, m - i - some);
+        const T* const at = a.p + i * next;
+        if (!columns)
+          ahead.a = {at + step * next, next, l.depth, below};
+        else if (!packs_a && below > 0)
+          ahead.a = {at + step + below - 1, a.col, 1, l.depth};
         for (int64_t j = j1; j < std::min(n, j1 + kStay); j += kCols<T>) {
-          next_b.prefetch(lines);
-          add_tile(p, l, i0 + i, std::min<int64_t>(step, m - i), j0 + j, std::min<int64_t>(kCols<T>, n - j),
-                   {a.p + i * next, a.row, a.col}, b + j * l.depth, kCols<T>);
+          const int64_t wide = std::min<int64_t>(kCols<T>, n - j);
+          const T* const panel = b + j * l.depth;
+          if constexpr (!kPacksA)
+            if (streams && some == step && wide == kCols<T>) {
+              stream_tile(step, l.depth, at, a.row, a.col, panel, p.c + (i0 + i) * p.ldc + j0 + j, p.ldc, add, ahead);
+              continue;
+            }
+          ahead.b.template prefetch<2>(lines);
+          add_tile(p, l, i0 + i, some, j0 + j, wide, {at, a.row, a.col}, panel, kCols<T>);
         }
+      }
   }
   void run(bool parallel) {
     cut();

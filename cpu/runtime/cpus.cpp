@@ -72,6 +72,14 @@ double memory_limit(const std::string& root, const std::string& groups) {
   return least > 0 && least < kUnlimited ? least : 0;
 }
 
+int64_t l2_bytes() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  return std::max<int64_t>(0, sysconf(_SC_LEVEL2_CACHE_SIZE));
+#else
+  return 0;
+#endif
+}
+
 std::vector<int> placement(std::vector<int> cpus, int here, const std::function<int(int cpu)>& core_of) {
   const auto first = std::find(cpus.begin(), cpus.end(), here);
   if (first != cpus.end()) std::rotate(cpus.begin(), first, first + 1);

@@ -14,6 +14,8 @@ std::vector<int> usable_cpus();
 /// Lowest cpu of `cpu`'s core; `cpu` itself where the system does not say.
 int core_of(int cpu);
 int current_cpu();
+/// Bytes of a core's L2; 0: unknown.
+int64_t l2_bytes();
 /// Pins a thread, or ignores that the mask has been narrowed.
 void pin(std::thread&, int cpu);
 
