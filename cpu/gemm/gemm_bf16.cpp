@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #if TG_ISA_LEVEL == 4
-#include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
+#include <tapegrad/cpu/gemm/gemm_amx_small_m.h>
 #endif
 #if TG_ISA_LEVEL >= 3
 #include <tapegrad/cpu/gemm/gemm_small_m.h>
@@ -89,6 +89,12 @@ template <class Fma> void run_small_m(const Product& p, bool parallel) {
   small_m::Product<Fma>(p.m, p.n, p.k, p.a, p.b, store).run(parallel);
 }
 #endif
+#if TG_ISA_LEVEL == 4
+void run_amx_small_m(const Product& p, bool parallel) {
+  const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
+  packed::AmxSmallM({p.m, p.n, p.k, p.a, p.b, store}).run(parallel);
+}
+#endif
 
 void multiply(const Product& p, bool parallel) {
   if (p.m == 0 || p.n == 0) return;
@@ -107,6 +113,7 @@ void multiply(const Product& p, bool parallel) {
     if (path == Bf16Path::f32) return run_small_m<small_m::Widened>(p, pays);
 #if TG_ISA_LEVEL == 4
     if (path == Bf16Path::avx512) return run_small_m<small_m::Pairs>(p, pays);
+    return run_amx_small_m(p, pays);
 #endif
   }
 #endif
