@@ -110,6 +110,27 @@ void few_rows(Rows& rows, DType d, int64_t side) {
         work);
   }
 }
+// Q4_0 and Q4_K, next to the plain weight.
+void block_linear_rows(Rows& rows) {
+  constexpr int64_t kOut = 6144, kIn = 2048;
+  for (const DType d : {DType::f32, DType::bf16})
+    for (const int64_t m : {1, 8, 512}) {
+      const Linear l{m, kOut, kIn};
+      add_linear(rows, l, d);
+      for (const BlockFormat f : {BlockFormat::q4_0, BlockFormat::q4_k}) {
+        const auto& [name, elements, bytes] = detail::layout_of_block(f);
+        const Shape shape{kOut, kIn / elements * bytes};
+        const Kind t{d, rows.device};
+        const auto make = [=]() -> Run {
+          const std::vector<uint8_t> all(size_t(shape.product()), 0x2b);  // finite scales
+          const BlockWeight w{{{tensor<uint8_t>(all, shape).to(t.device), f}}};
+          return [=, x = input({m, kIn}, t)] { block_linear(x, w); };
+        };
+        rows.push_back(
+            {{fmt::format("block_linear_{}", name), {m, kOut, kIn}, std::string(name_of(d))}, l.flop(), 0, {}, make});
+      }
+    }
+}
 // y (M, N), f32, of int8 values (M, K) and (N, K).
 void add_int8_linear(Rows& rows, Linear l) {
   const Kind t{DType::f32, rows.device};
@@ -276,6 +297,7 @@ void cpu_rows(Rows& rows) {
     for (const int64_t side : {4096, 8192}) few_rows(rows, d, side);
   few_rows(rows, DType::f64, 4096);
   int8_rows(rows);
+  block_linear_rows(rows);
   for (const DType d : {DType::f32, DType::bf16}) {
     norm_rows(rows, 768, 128, d);
     norm_rows(rows, 4096, 768, d);

@@ -164,20 +164,23 @@ void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, 
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) store_vector(sums + r * L, sum[r]);
 }
-// R rows of A by kLanes columns of k rows of B. Sums (R, kLanes) continue unless part.begins. part.ends: total =
-// (part.first) or += sums.
+// R rows of A by V vectors of columns of k rows of B. Sums (V, R, kLanes) continue unless part.begins. part.ends: total
+// = (part.first) or += sums.
 struct Part {
   bool begins, ends, first, fetch;
 };
-template <class W, int R>
+template <class W, int V, int R>
 void rows_tile(int64_t k, const typename W::Lane* a, const typename W::T* b, int64_t ld, typename W::Sum* sums,
                typename W::Sum* total, Part part, const typename W::T* next) {
   using S = typename W::Sum;
   constexpr int64_t L = kLanes<S>;
-  Vector<S> sum[R] = {};
+  Vector<S> sum[R] = {}, right[V == 2 ? R : 1] = {};  // one array would stay in memory
   if (!part.begins)
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) sum[r] = load_vector(sums + r * L);
+    for (int r = 0; r < R; ++r) {
+      sum[r] = load_vector(sums + r * L);
+      if constexpr (V == 2) right[r] = load_vector(sums + (R + r) * L);
+    }
 #pragma GCC unroll 1
   for (; k > 0; k -= W::kUnit, b += W::kUnit * ld, a += R) {
     const Bits<S> x = W::row(b, ld, k);
@@ -185,39 +188,62 @@ void rows_tile(int64_t k, const typename W::Lane* a, const typename W::T* b, int
 #pragma GCC unroll 2
       for (int i = 0; i < W::kUnit; ++i, next += ld) __builtin_prefetch(next, 0, 2);
     W::template add<R>(sum, a, x, 0);
+    if constexpr (V == 2) W::template add<R>(right, a, W::row(b + L, ld, k), 0);
   }
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r)
+  const auto store = [&](Vector<S> x, int64_t at) __attribute__((always_inline)) {
     if (part.ends)
-      store_vector(total + r * L, part.first ? sum[r] : sum[r] + load_vector(total + r * L));
+      store_vector(total + at, part.first ? x : x + load_vector(total + at));
     else
-      store_vector(sums + r * L, sum[r]);
+      store_vector(sums + at, x);
+  };
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    store(sum[r], r * L);
+    if constexpr (V == 2) store(right[r], (R + r) * L);
+  }
 }
 template <class W>
 inline constexpr auto kLinesTiles = []<int... R>(std::integer_sequence<int, R...>) {
   return std::array<decltype(&lines_tile<W, 1>), kGroup>{lines_tile<W, R + 1>...};
 }(std::make_integer_sequence<int, kGroup>());
-template <class W>
+template <class W, int V = 1>
 inline constexpr auto kRowsTiles = []<int... R>(std::integer_sequence<int, R...>) {
-  return std::array<decltype(&rows_tile<W, 1>), kGroup>{rows_tile<W, R + 1>...};
-}(std::make_integer_sequence<int, kGroup>());
+  return std::array<decltype(&rows_tile<W, V, 1>), sizeof...(R)>{rows_tile<W, V, R + 1>...};
+}(std::make_integer_sequence<int, kGroup / V>());
+
+// A (m x k) as (groups, units, rows of a group), and the length of a chain.
+template <class W> struct PackedRows {
+  using Lane = typename W::Lane;
+  int64_t m, k, group, units, depth;
+  const Lane* p;
+
+  PackedRows(int64_t rows, int64_t terms, MatView<typename W::T> a)
+      : m(rows),
+        k(terms),
+        group(ceil_div(m, ceil_div(m, kGroup))),
+        units(ceil_div(k, W::kUnit)),
+        depth(W::kOneChain ? k : ceil_div(k, ceil_div(k, kDepth))) {
+    Lane* const to = t_rows.get<Lane>(m * units);
+    for_groups([&](int64_t i, int64_t some) {
+      for (int64_t r = 0; r < some; ++r)
+        for (int64_t t = 0; t < units; ++t) to[i * units + t * some + r] = W::lane(a, i + r, t * W::kUnit, k);
+    });
+    p = to;
+  }
+  const Lane* at(int64_t i, int64_t rows, int64_t t) const { return p + i * units + t / W::kUnit * rows; }
+  // Calls f(i, rows) for each group.
+  template <class F> void for_groups(F&& f) const {
+    for (int64_t i = 0; i < m; i += group) f(i, std::min(group, m - i));
+  }
+};
 
 template <class W> class Product {
  public:
   using T = typename W::T;
-  using Lane = typename W::Lane;
   using Sum = typename W::Sum;
   using Store = FunctionRef<void(int64_t i, int64_t j, int64_t n, Sum* sums)>;
   Product(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, Store store)
-      : m_(m), n_(n), k_(k), b_(b), store_(store), group_(ceil_div(m, ceil_div(m, kGroup))) {
-    units_ = ceil_div(k, W::kUnit);
-    depth_ = W::kOneChain ? k : ceil_div(k, ceil_div(k, kDepth));
-    Lane* const to = t_rows.get<Lane>(m * units_);
-    for (int64_t i = 0; i < m; i += group_)
-      for (int64_t r = 0, rows = std::min(group_, m - i); r < rows; ++r)
-        for (int64_t t = 0; t < units_; ++t) to[i * units_ + t * rows + r] = W::lane(a, i + r, t * W::kUnit, k);
-    a_ = to;
-  }
+      : m_(m), n_(n), k_(k), a_(m, k, a), b_(b), store_(store) {}
   void run(bool parallel) const {
     const bool lines = b_.col != 1;  // columns contiguous in k
     // Long row segments, unless sums would not fit a cache or threads would idle.
@@ -240,37 +266,36 @@ template <class W> class Product {
 
   void by_lines(int64_t j, int64_t cols, Sum* totals) const {
     const int64_t strips = ceil_div(cols, L), segment = kSegment / int64_t(sizeof(T));
-    const int64_t groups = ceil_div(m_, group_), each = std::max<int64_t>(1, L * kVectorBytes / 64 / groups);
+    const int64_t groups = ceil_div(m_, a_.group), each = std::max<int64_t>(1, L * kVectorBytes / 64 / groups);
     Sum* const sums = t_sums.get<Sum>(m_ * L);
     for (int64_t s = 0; s < strips; ++s)
       for (int64_t q = 0; q < k_; q += segment) {
         const T* const b = b_.p + (j + column(s, cols)) * b_.col;
         const int64_t end = std::min(k_, q + segment);
         Ahead ahead(end < k_ ? b + end : b + L * b_.col, std::min(segment, end < k_ ? k_ - end : k_), b_.col);
-        for (int64_t i = 0; i < m_; i += group_) {
-          const int64_t rows = std::min(group_, m_ - i);
-          kLinesTiles<W>[size_t(rows - 1)]({q, end, k_, depth_}, a_ + i * units_, b, b_.col, sums + i * L,
+        a_.for_groups([&](int64_t i, int64_t rows) {
+          kLinesTiles<W>[size_t(rows - 1)]({q, end, k_, a_.depth}, a_.at(i, rows, 0), b, b_.col, sums + i * L,
                                            totals + (s * m_ + i) * L, ahead, each);
-        }
+        });
       }
   }
   void by_rows(int64_t j, int64_t cols, Sum* totals) const {
     const int64_t strips = ceil_div(cols, L);
     const bool near = n_ * k_ * int64_t(sizeof(T)) <= kNear;
-    const int64_t some = near ? depth_ : m_ > 4 && m_ <= kGroup ? 16 : 8;  // rows of B per pass
+    const int64_t some = near ? a_.depth : m_ > 4 && m_ <= kGroup ? 16 : 8;  // rows of B per pass
     constexpr int64_t kLine = 64 / int64_t(sizeof(T));
     Sum* const sums = t_sums.get<Sum>(m_ * strips * L);
-    for (int64_t q = 0; q < k_; q += depth_)
-      for (int64_t t = q, end = std::min(k_, q + depth_); t < end; t += some) {
+    for (int64_t q = 0; q < k_; q += a_.depth)
+      for (int64_t t = q, end = std::min(k_, q + a_.depth); t < end; t += some) {
         const int64_t k = std::min(some, end - t);
         for (int64_t s = 0; s < strips; ++s)
-          for (int64_t i = 0; i < m_; i += group_) {
-            const int64_t rows = std::min(group_, m_ - i), at = (s * m_ + i) * L;
+          a_.for_groups([&](int64_t i, int64_t rows) {
+            const int64_t at = (s * m_ + i) * L;
             const T* const b = b_.p + t * b_.row + j + column(s, cols);
             const Part part{t == q, t + some >= end, q == 0, !near && i == 0 && s * L % kLine == 0};
-            kRowsTiles<W>[size_t(rows - 1)](k, a_ + i * units_ + t / W::kUnit * rows, b, b_.row, sums + at, totals + at,
-                                            part, b + k * b_.row);
-          }
+            kRowsTiles<W>[size_t(rows - 1)](k, a_.at(i, rows, t), b, b_.row, sums + at, totals + at, part,
+                                            b + k * b_.row);
+          });
       }
   }
   void put(int64_t j, int64_t cols, const Sum* totals) const {
@@ -283,9 +308,8 @@ template <class W> class Product {
   }
 
   int64_t m_, n_, k_;
+  PackedRows<W> a_;
   MatView<T> b_;
   Store store_;
-  int64_t group_, units_, depth_;
-  const Lane* a_;  // (groups, units, rows of a group)
 };
 }  // namespace tg::cpu::TG_ISA_NS::small_m

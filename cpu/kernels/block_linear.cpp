@@ -1,5 +1,14 @@
-// Kernels of ops/quantized/block_linear.h.
+// Many rows of x: panels of the weight are dequantized into scratch, then multiplied. Few rows: a vector of the
+// weight's rows is dequantized block by block in L1. The bits are those of linear() on the dequantized weight: a GEMM's
+// elements do not depend on other columns if there are more than a vector.
+#include <tapegrad/cpu/gemm/gemm_bf16.h>
+#include <tapegrad/cpu/runtime/bf16_path.h>
 #include <tapegrad/cpu/simd/rows.h>
+#include <tapegrad/cpu/simd/scratch.h>
+#if TG_ISA_LEVEL >= 3
+#include <tapegrad/cpu/gemm/gemm_small_m.h>
+#include <tapegrad/cpu/simd/block_lanes.h>
+#endif
 #include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/quantized/block_linear.h>
 
@@ -8,11 +17,15 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-using tg::detail::BlockFormats, tg::detail::visit_block_format;
+using tg::detail::BlockFormats, tg::detail::BlockLayout, tg::detail::visit_block_format, tg::detail::layout_of_block;
+constexpr int64_t kPanelBytes = 1 << 22;
+constexpr int64_t kFewColumns = 32;   // sums of fewer depend on their number
+constexpr int64_t kSerial = 1 << 18;  // elements of a weight; fewer are read by one thread
+thread_local Scratch t_panel, t_bytes, t_values, t_sums;
 // Elements [first, first + n) of a row of blocks, whole blocks.
 template <class T> void dequantize_blocks(BlockFormat format, const uint8_t* codes, int64_t first, int64_t n, T* to) {
   visit_block_format(format, [&]<BlockFormat F>() {
-    constexpr tg::detail::BlockLayout layout = tg::detail::layout_of_block(F);
+    constexpr BlockLayout layout = layout_of_block(F);
     const uint8_t* block = codes + first / layout.elements * layout.bytes;
     for (int64_t i = 0; i < n; i += layout.elements, block += layout.bytes) {
       alignas(64) float values[layout.elements];
@@ -62,6 +75,170 @@ void block_rows(const op::BlockRows& op, Bufs in, Bufs out, Context&) {
     });
   });
 }
+
+template <class T>
+void multiply(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc,
+              GemmOptions<T> o = {}) {
+  if constexpr (std::is_same_v<T, float>)
+    gemm_as(precision, m, n, k, a, b, c, ldc, o);
+  else
+    gemm<T>(m, n, k, a, b, c, ldc, o);
+}
+// Calls f(first, count) for panels of n columns in units.
+template <class F> void for_panels(int64_t n, int64_t bytes_of_column, int64_t unit, F&& f) {
+  const int64_t some = std::max(unit, kPanelBytes / std::max<int64_t>(1, bytes_of_column) / unit * unit);
+  for (int64_t j = 0, count; j < n; j += count) {
+    count = !kRowsAlone || n - j < some + kFewColumns ? n - j : some;
+    f(j, count);
+  }
+}
+
+#if TG_ISA_LEVEL >= 3
+// Values of lanes in the form of a policy of small_m, kUnit in 32 bits.
+template <class W> struct Panel : small_m::ScalarFma<float> {
+  TG_INLINE static void put(float* to, int64_t step, Vector<float> x, Vector<float> y) {
+    if constexpr (std::is_same_v<W, small_m::Widened>) {
+      x = reinterpret_cast<Vector<float>>(rounded_to_bf16(x) & 0xffff0000u);
+      y = reinterpret_cast<Vector<float>>(rounded_to_bf16(y) & 0xffff0000u);
+    }
+    store_vector(to, x), store_vector(to + step, y);
+  }
+};
+#if TG_ISA_LEVEL == 4
+template <> struct Panel<small_m::Pairs> : small_m::Pairs {
+  using T = float;
+  static small_m::Bits<float> row(const float* b, int64_t, int64_t) { return small_m::load_bits<float>(b); }
+  TG_INLINE static void put(float* to, int64_t, Vector<float> x, Vector<float> y) {
+    const auto pair = rounded_to_bf16(x) >> 16 | (rounded_to_bf16(y) & 0xffff0000u);
+    store_vector(to, reinterpret_cast<Vector<float>>(pair));
+  }
+};
+#endif
+// y (m, n) = x W^T for m <= small_m::kMost; put(i, j, n, sums) stores n columns of row i from j on.
+template <class W, class Put>
+void few_rows(int64_t m, int64_t k, MatView<typename W::T> x, const Parts& parts, Put&& put) {
+  constexpr int64_t L = kVector<float>, kSegment = 256;
+  const small_m::PackedRows<W> a(m, k, x);
+  const bool two = m <= small_m::kGroup / 2;  // hides the latency of a chain
+  const int64_t wide = two ? 2 * L : L;
+  int64_t first = 0;
+  for (size_t part = 0; part < parts.formats.size(); first += parts.codes[part++].size(0))
+    visit_block_format(parts.formats[part], [&]<BlockFormat F>() {
+      constexpr int64_t kElements = layout_of_block(F).elements, kBytes = layout_of_block(F).bytes,
+                        kBlocks = kSegment / kElements;
+      const int64_t rows = parts.codes[part].size(0);
+      const auto strip = [&](int64_t s) {
+        const uint8_t* row[2 * L];
+        for (int64_t r = 0; r < wide; ++r) row[r] = parts.row(part, std::min(rows - 1, s * wide + r));
+        uint8_t* const bytes = t_bytes.get<uint8_t>(kBlocks * kBytes * L);
+        float* const values = t_values.get<float>(kSegment * wide);
+        float *const sums = t_sums.get<float>(2 * m * wide), *const totals = sums + m * wide;
+        int64_t border = std::min(k, a.depth);
+        for (int64_t q = 0; q < k; q += kSegment) {
+          const int64_t terms = std::min(kSegment, k - q), blocks = terms / kElements;
+          for (int64_t v = 0; v < wide; v += L) {
+            transpose_bytes(row + v, blocks * kBytes, bytes);
+            for (int64_t b = 0; b < blocks; ++b) {
+              float* const to = values + b * kElements / W::kUnit * wide + v;
+              dequantize_lanes<F>(
+                  bytes + b * kBytes * L, [&](int i, Vector<float> one, Vector<float> next)
+                                              __attribute__((always_inline)) {
+                                                Panel<W>::put(to + i / W::kUnit * wide, wide, one, next);
+                                              });
+            }
+          }
+          for (int64_t r = 0; r < wide; ++r) row[r] += blocks * kBytes;
+          for (int64_t t = q, end; t < q + terms; t = end) {
+            end = std::min(q + terms, border);
+            const int64_t begin = (border - 1) / a.depth * a.depth;
+            const small_m::Part chain{t == begin, end == border, begin == 0, false};
+            a.for_groups([&](int64_t i, int64_t some) {
+              const auto tile = two ? small_m::kRowsTiles<Panel<W>, 2>[size_t(some - 1) % (small_m::kGroup / 2)]
+                                    : small_m::kRowsTiles<Panel<W>>[size_t(some - 1)];
+              tile(end - t, a.at(i, some, t), values + (t - q) / W::kUnit * wide, wide / W::kUnit, sums + i * L,
+                   totals + i * L, chain, nullptr);
+            });
+            if (end == border) border = std::min(k, border + a.depth);
+          }
+        }
+        for (int64_t i = 0; i < m; ++i)
+          for (int64_t v = 0; v < wide && s * wide + v < rows; v += L)
+            put(i, first + s * wide + v, std::min(L, rows - s * wide - v), totals + v * m + i * L);
+      };
+      const int64_t strips = ceil_div(rows, wide);
+      if (rows * k >= kSerial)
+        return parallel_for(strips, std::max<int64_t>(1, (1 << 15) / (wide * k)), [&](int64_t b, int64_t e) {
+          for (int64_t s = b; s < e; ++s) strip(s);
+        });
+      for (int64_t s = 0; s < strips; ++s) strip(s);
+    });
+}
+// False unless gemm() would take the path for few rows.
+template <class T, class Put>
+bool by_few_rows(int64_t m, int64_t n, int64_t k, MatView<T> x, const Parts& parts, Put&& put) {
+  if (m > small_m::kMost || n <= (std::is_same_v<T, bf16> ? 16 : kVector<T>) || k < 8) return false;
+  if constexpr (std::is_same_v<T, float>) {
+    few_rows<small_m::ScalarFma<float>>(m, k, x, parts, put);
+    return true;
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    const Bf16Path path = bf16_path();
+    if (path == Bf16Path::f32) return few_rows<small_m::Widened>(m, k, x, parts, put), true;
+#if TG_ISA_LEVEL == 4
+    if (path == Bf16Path::avx512) return few_rows<small_m::Pairs>(m, k, x, parts, put), true;
+#endif
+  }
+  return false;
+}
+#endif
+
+void block_linear(const op::BlockLinear& op, Bufs in, Bufs out, Context&) {
+  if (out[0].numel() == 0) return;
+  const Parts parts{op.formats, in.subspan(1, op.formats.size())};
+  const int64_t n = out[0].shape().back(), k = in[0].shape().back(), m = out[0].numel() / n;
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const MatView<T> x{in[0].data<T>(), k, 1};
+    const T* const bias = in.size() > 1 + op.formats.size() ? in.back().data<T>() : nullptr;
+    T* const y = out[0].data<T>();
+#if TG_ISA_LEVEL >= 3
+    const auto put = [=](int64_t i, int64_t j, int64_t count, const float* sums) {
+      T* const to = y + i * n + j;
+      for (int64_t s = 0; s < count; ++s) to[s] = T(bias ? C(sums[s]) + C(bias[j + s]) : C(sums[s]));
+    };
+    if (by_few_rows<T>(m, n, k, x, parts, put)) return;
+#endif
+    for_panels(n, k * int64_t(sizeof(T)), kFewColumns, [&](int64_t first, int64_t count) {
+      T* const panel = t_panel.get<T>(count * k);
+      for_row_tiles(count, k, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) parts.dequantize(first + r, 0, k, panel + r * k);
+      });
+      const auto add_bias = [=](C* row, int64_t j, int64_t columns) {
+        for (int64_t s = 0; s < columns; ++s) row[s] += C(bias[first + j + s]);
+      };
+      const FunctionRef<void(C*, int64_t, int64_t)> finish(add_bias);
+      multiply<T>(op.precision, m, count, k, x, {panel, 1, k}, y + first, n, {.finish = bias ? &finish : nullptr});
+    });
+  });
+}
+void block_linear_grad(const op::BlockLinearGrad& op, Bufs in, Bufs out, Context&) {
+  if (out[0].numel() == 0) return;
+  const Parts parts{op.formats, in.subspan(1)};
+  const int64_t n = in[0].shape().back(), k = out[0].shape().back(), m = out[0].numel() / k;
+  int64_t unit = kFewColumns;
+  for (const BlockFormat f : op.formats) unit = std::max<int64_t>(unit, layout_of_block(f).elements);
+  kernel::visit_float(out[0].dtype(), [&]<class T>() {
+    const MatView<T> dy{in[0].data<T>(), n, 1};
+    for_panels(k, n * int64_t(sizeof(T)), unit, [&](int64_t first, int64_t count) {
+      T* const panel = t_panel.get<T>(n * count);
+      for_row_tiles(n, count, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) parts.dequantize(r, first, count, panel + r * count);
+      });
+      multiply<T>(op.precision, m, count, n, dy, {panel, count, 1}, out[0].data<T>() + first, k);
+    });
+  });
+}
+TG_KERNEL(op::BlockLinear, cpu, block_linear);
+TG_KERNEL(op::BlockLinearGrad, cpu, block_linear_grad);
 TG_KERNEL(op::DequantizeBlocks, cpu, dequantize);
 TG_KERNEL(op::BlockRows, cpu, block_rows);
 }  // namespace

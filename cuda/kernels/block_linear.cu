@@ -1,7 +1,10 @@
-// Kernels of ops/quantized/block_linear.h. Threads: one per element.
+// Threads: one per element. Products dequantize the whole weight into scratch: rows of their results are adjacent.
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/ops/indexing.h>
+#include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/quantized/block_linear.h>
+
+#include <vector>
 
 namespace tg::cuda {
 namespace {
@@ -43,14 +46,47 @@ template <class F> void for_parts(const tg::detail::BlockFormats& formats, Bufs 
                                      [&]<BlockFormat Format>() { f.template operator()<Format, T>(codes[i], first); });
     });
 }
-void dequantize(const op::DequantizeBlocks& op, Bufs in, Bufs out, Context& c) {
-  const int64_t n = out[0].size(1);
-  for_parts(op.formats, in, out[0].dtype(), [&]<BlockFormat F, class T>(const Buf& codes, int64_t first) {
-    const int64_t total = codes.size(0) * n;
+void dequantize_parts(const Context& c, const tg::detail::BlockFormats& formats, Bufs codes, const Buf& to) {
+  const int64_t n = to.size(1);
+  for_parts(formats, codes, to.dtype(), [&]<BlockFormat F, class T>(const Buf& part, int64_t first) {
+    const int64_t total = part.size(0) * n;
     if (total > 0)
-      launch(c, block_values<F, T>, blocks_for(c, total, kThreads), kThreads, 0, total, n, codes.data<uint8_t>(),
-             codes.size(1), out[0].data<T>() + first * n);
+      launch(c, block_values<F, T>, blocks_for(c, total, kThreads), kThreads, 0, total, n, part.data<uint8_t>(),
+             part.size(1), to.data<T>() + first * n);
   });
+}
+void dequantize(const op::DequantizeBlocks& op, Bufs in, Bufs out, Context& c) {
+  dequantize_parts(c, op.formats, in, out[0]);
+}
+// A dequantized weight (out, in) for the time of a product.
+class Weight {
+ public:
+  Weight(const Context& c, const tg::detail::BlockFormats& formats, Bufs codes, int64_t out, int64_t in, DType dtype)
+      : layout_(Layout::contiguous({out, in}, dtype, c.device)), memory_(c, layout_.bytes()) {
+    dequantize_parts(c, formats, codes, buf());
+  }
+  Buf buf() const { return {&layout_, memory_.as<std::byte>()}; }
+
+ private:
+  Layout layout_;
+  Scratch memory_;
+};
+void block_linear(const op::BlockLinear& op, Bufs in, Bufs out, Context& c) {
+  if (out[0].numel() == 0) return;
+  const size_t parts = op.formats.size();
+  const Weight w(c, op.formats, in.subspan(1, parts), out[0].shape().back(), in[0].shape().back(), out[0].dtype());
+  std::vector<Buf> all{in[0], w.buf()};
+  if (in.size() > 1 + parts) all.push_back(in[1 + parts]);
+  op::Linear(op.precision).run(all, out, c);
+}
+void block_linear_grad(const op::BlockLinearGrad& op, Bufs in, Bufs out, Context& c) {
+  if (out[0].numel() == 0) return;
+  const int64_t n = in[0].shape().back(), k = out[0].shape().back(), m = out[0].numel() / k;
+  const Weight w(c, op.formats, in.subspan(1), n, k, out[0].dtype());
+  const Layout rows = Layout::contiguous({m, n}, out[0].dtype(), c.device),
+               result = Layout::contiguous({m, k}, out[0].dtype(), c.device);
+  const Buf all[] = {{&rows, first_element(in[0])}, w.buf()}, to{&result, first_element(out[0])};
+  op::Matmul({.precision = op.precision}).run(all, {&to, 1}, c);
 }
 Error outside_rows(const IndexSite& s, int64_t position, int64_t value) {
   return tg::kernel::index_outside(s.op, value, tg::detail::position_of(position, s.index.shape), s.index, 0, s.size);
@@ -68,6 +104,8 @@ void block_rows(const op::BlockRows& op, Bufs in, Bufs out, Context& c) {
            out[0].data<T>(), check, first + codes.size(0) == rows);
   });
 }
+TG_KERNEL(op::BlockLinear, cuda, block_linear);
+TG_KERNEL(op::BlockLinearGrad, cuda, block_linear_grad);
 TG_KERNEL(op::DequantizeBlocks, cuda, dequantize);
 TG_KERNEL(op::BlockRows, cuda, block_rows);
 }  // namespace

@@ -44,30 +44,15 @@ inline constexpr std::array<BlockLayout, 9> kBlockLayouts{{{"q4_0", 32, 18},
                                                            {"nf4", 64, 36}}};
 constexpr const BlockLayout& layout_of_block(BlockFormat f) { return kBlockLayouts[size_t(f)]; }
 
-TG_HD_INLINE float nf4_value(int q) {
-  constexpr float kValues[16] = {-1.0f,
-                                 -0.6961928009986877f,
-                                 -0.5250730514526367f,
-                                 -0.39491748809814453f,
-                                 -0.28444138169288635f,
-                                 -0.18477343022823334f,
-                                 -0.09105003625154495f,
-                                 0.0f,
-                                 0.07958029955625534f,
-                                 0.16093020141124725f,
-                                 0.24611230194568634f,
-                                 0.33791524171829224f,
-                                 0.44070982933044434f,
-                                 0.5626170039176941f,
-                                 0.7229568362236023f,
-                                 1.0f};
-  return kValues[q];
-}
+inline constexpr std::array<float, 16> kNf4Values{
+    -1.0f,         -0.696192801f, -0.525073051f, -0.394917488f, -0.284441382f, -0.18477343f, -0.0910500363f, 0.0f,
+    0.0795802996f, 0.160930201f,  0.246112302f,  0.337915242f,  0.440709829f,  0.562617004f, 0.722956836f,   1.0f};
 
 // Reads one block. Other readers have one per lane.
 struct BlockBytes {
   const uint8_t* p;
   TG_HD_INLINE int byte(int at) const { return p[at]; }
+  TG_HD_INLINE int bit(int at, int i) const { return word(at) >> i & 1; }
   TG_HD_INLINE int word(int at) const {
     return p[at] | p[at + 1] << 8 | p[at + 2] << 16 | int(uint32_t(p[at + 3]) << 24);
   }
@@ -78,7 +63,10 @@ struct BlockBytes {
   }
   TG_HD_INLINE float single(int at) const { return math::detail::float_of(uint32_t(word(at))); }
   TG_HD_INLINE static float real(int x) { return float(x); }
-  TG_HD_INLINE static float nf4(int q) { return nf4_value(q); }
+  TG_HD_INLINE static float nf4(int q) {
+    constexpr auto kValues = kNf4Values;  // device code cannot refer to the other
+    return kValues.begin()[q];
+  }
 };
 template <class Real> struct RunScale {
   Real d, m;
@@ -126,7 +114,7 @@ template <BlockFormat F> struct Block {
     } else {
       constexpr int kFirst = kMinimum ? 4 : 2;
       auto q = b.byte(kFirst + (kFive ? 4 : 0) + i) >> run * 4 & 15;
-      if constexpr (kFive) q = q | (b.word(kFirst) >> (run * 16 + i) & 1) << 4;
+      if constexpr (kFive) q = q | b.bit(kFirst, run * 16 + i) << 4;
       if constexpr (kMinimum) return s.d * b.real(q) + s.m;
       return s.d * (b.real(q) - (kFive ? 16.0f : 8.0f));
     }

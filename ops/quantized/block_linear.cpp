@@ -1,7 +1,8 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/check.h>
-#include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/quantized/block_linear.h>
+#include <tapegrad/ops/reduce.h>
+#include <tapegrad/ops/shape_ops.h>
 
 namespace tg {
 namespace {
@@ -45,13 +46,11 @@ detail::BlockFormats formats_of(const BlockWeight& w) {
   for (const auto& part : w.parts) f.push_back(part.format);
   return f;
 }
-std::vector<Tensor> inputs_of(const Tensor& first, const BlockWeight& w) {
-  std::vector<Tensor> in;
-  if (first) in.push_back(first);
+std::vector<Tensor> with_parts(std::vector<Tensor> in, const BlockWeight& w) {
   for (const auto& part : w.parts) in.push_back(part.codes);
   return in;
 }
-Shape shape_of(const BlockWeight& w) { return shape_of("block_weight", formats_of(w), inputs_of({}, w)); }
+Shape shape_of(const BlockWeight& w) { return shape_of("block_weight", formats_of(w), with_parts({}, w)); }
 }  // namespace
 
 int64_t BlockWeight::in() const { return shape_of(*this)[1]; }
@@ -77,14 +76,64 @@ OpWork op::BlockRows::work(Bufs in, Bufs out) const {  // counts the gathered ro
 }
 void op::BlockRows::key(StructuralHash& k) const { k.add(int(dtype)), add_formats(k, formats); }
 
+template <bool kGrad> Layouts op::BlockProduct<kGrad>::infer(Inputs in) const {
+  const Tensor& x = in[0];
+  check::ndim_at_least(kName, x, 1);
+  check::computes(kName, x);
+  const Shape w = shape_of(kName, formats, in.subspan(1));
+  TG_CHECK(x.shape().back() == w[!kGrad], shape,
+           "[{}] x is {}, weight is {}. x's last size ({}) must equal the {} of the weight ({}).", kName, x, w,
+           x.shape().back(), kGrad ? "rows" : "columns", w[!kGrad]);
+  if (in.size() > 1 + formats.size()) {
+    const Tensor& bias = in.back();
+    check::same_dtype(kName, x, bias);
+    TG_CHECK(bias.shape() == Shape{w[0]}, shape,
+             "[{}] bias is {}, weight is {}. The bias must have one element per row of the weight ({}).", kName, bias,
+             w, w[0]);
+  }
+  Shape s = x.shape();
+  s.back() = w[kGrad];
+  return {Layout::contiguous(s, x.dtype(), x.device())};
+}
+template <bool kGrad> Mask op::BlockProduct<kGrad>::saves_in(Mask tracked) const {
+  Mask m = 0;
+  for (size_t i = 0; i < formats.size() && (tracked & 1); ++i) m |= mask_of(i + 1);
+  return m;
+}
+template <bool kGrad> Tensors op::BlockProduct<kGrad>::vjp(const Vjp& v) const {
+  Tensors r;
+  for (size_t i = 0; i < v.inputs(); ++i) r.emplace_back();
+  if (v.wants(0)) {
+    std::vector<Tensor> in{v.grad()};
+    for (size_t i = 0; i < formats.size(); ++i) in.push_back(v.in(i + 1));
+    r[0] = emit1(make_ref<BlockProduct<!kGrad>>(formats, precision), in);
+  }
+  if (const size_t bias = 1 + formats.size(); v.inputs() > bias && v.wants(bias)) {
+    const Shape& s = v.grad().shape();
+    r[bias] = sum(reshape(v.grad(), {Shape(s.begin(), s.end() - 1).product(), s.back()}), {0});
+  }
+  return r;
+}
+template <bool kGrad> OpWork op::BlockProduct<kGrad>::work(Bufs in, Bufs out) const {
+  OpWork w = Op::work(in, out);
+  w.multiply_adds = double(out[0].numel()) * double(in[0].shape().back());
+  return w;
+}
+template <bool kGrad> void op::BlockProduct<kGrad>::key(StructuralHash& k) const {
+  k.add(int(precision)), add_formats(k, formats);
+}
+template struct op::BlockProduct<false>;
+template struct op::BlockProduct<true>;
+
 Tensor block_linear(const Tensor& x, const BlockWeight& weight, const Tensor& bias) {
-  const Tensor w = dequantize(weight, x.dtype());
-  return bias ? linear(x, w, bias) : linear(x, w);
+  auto in = with_parts({x}, weight);
+  if (bias) in.push_back(bias);
+  return emit1(make_ref<op::BlockLinear>(formats_of(weight), matmul_precision()), in);
 }
 Tensor block_rows(const BlockWeight& weight, const Tensor& ids, DType dtype) {
-  return emit1(make_ref<op::BlockRows>(formats_of(weight), dtype), inputs_of(ids, weight));
+  return emit1(make_ref<op::BlockRows>(formats_of(weight), dtype), with_parts({ids}, weight));
 }
 Tensor dequantize(const BlockWeight& weight, DType dtype) {
-  return emit1(make_ref<op::DequantizeBlocks>(formats_of(weight), dtype), inputs_of({}, weight));
+  return emit1(make_ref<op::DequantizeBlocks>(formats_of(weight), dtype), with_parts({}, weight));
 }
 }  // namespace tg

@@ -44,6 +44,20 @@ struct BlockRows : OpOf<BlockRows> {
   OpWork work(Bufs in, Bufs out) const override;
   void key(StructuralHash&) const override;
 };
+/// (x (..., in), parts...[, bias (out)]) -> (..., out); kGrad: (dy (..., out), parts...) -> dx (..., in).
+template <bool kGrad> struct BlockProduct : OpOf<BlockProduct<kGrad>> {
+  static constexpr auto kName = kGrad ? "block_linear_grad" : "block_linear";
+  detail::BlockFormats formats;
+  MatmulPrecision precision;
+  BlockProduct(detail::BlockFormats f, MatmulPrecision p) : formats(std::move(f)), precision(p) {}
+  Layouts infer(Inputs) const override;
+  Mask saves_in(Mask tracked) const override;
+  Tensors vjp(const Vjp&) const override;
+  OpWork work(Bufs in, Bufs out) const override;
+  void key(StructuralHash&) const override;
+};
+using BlockLinear = BlockProduct<false>;
+using BlockLinearGrad = BlockProduct<true>;
 }  // namespace op
 
 /// linear(x, dequantize(weight, x.dtype()), bias): x (..., in), bias (out), result (..., out), of one dtype: f64, f32

@@ -4,9 +4,11 @@
 
 #include <cmath>
 
+#include "support/bf16_paths.h"
 #include "support/block_weights.h"
 #include "support/quantized.h"
 #include "support/refusals.h"
+#include "support/threads.h"
 
 using namespace tg;
 namespace {
@@ -112,6 +114,74 @@ TEST_CASE("rows of a weight whose parts have several formats, by id") {
   for (const int64_t id : {12, -1})
     CHECK_SAYS_OF(value, block_rows(w, tensor<int64_t>({0, 1, id, 2}, {2, 2}), DType::f32), "[block_rows]",
                   std::to_string(id), "(1, 0)", "[0, 12)");
+}
+
+TEST_CASE("products and gradients have the bits of the dequantized weight's") {
+  struct Size {
+    int64_t m, k;
+    std::vector<std::pair<Format, int64_t>> parts;
+  };
+  std::vector<Size> sizes;
+  for (const Format f : kBlockFormats)
+    for (const int64_t m : {1, 3, 8, 16, 17, 40}) sizes.push_back({m, 512, {{f, 37}}});
+  for (const int64_t n : {1, 2, 15, 16, 17, 31, 32, 33, 48, 49})
+    for (const int64_t m : {1, 2, 5, 16, 19, 97, 200}) sizes.push_back({m, 64, {{Format::q4_0, n}}});
+  for (const int64_t m : {0, 1, 7, 12, 16, 18, 130})
+    for (const int64_t k : {256, 768, 1280, 2304})
+      sizes.push_back({m, k, {{Format::q4_k, 33}, {Format::q6_k, 1}, {Format::nf4, 40}, {Format::q8_0, 16}}});
+  sizes.push_back({4, 512, {{Format::q4_0, 0}, {Format::q5_0, 20}}});
+  sizes.push_back({4, 0, {{Format::q4_0, 20}}});
+  sizes.push_back({4, 32, {{Format::q4_0, 0}}});
+  sizes.push_back({9, 2304, {{Format::q5_k, 530}}});  // several panels and threads
+  sizes.push_back({40, 2304, {{Format::q5_1, 700}, {Format::q4_1, 801}}});
+  const auto check = [&](DType d) {
+    for (const Size& s : sizes) {
+      const BlockWeight w = random_blocks(s.parts, s.k, 3);
+      const int64_t n = w.out();
+      if (!small_enough(s.m, n, s.k)) continue;
+      CAPTURE_ALL(name_of(d), s.m, n, s.k);
+      const Tensor plain = dequantize(w, d), b = random({n}, 4).to(d), g = random({s.m, n}, 5).to(d);
+      for (const Store how : {Store::contiguous, Store::transposed, Store::strided})
+        for (const bool bias : {false, true}) {
+          const Tensor x = stored(random({s.m, s.k}, 6).to(d), how).requires_grad_();
+          const Tensor y = bias ? block_linear(x, w, b) : block_linear(x, w);
+          const Tensor rows = x.contiguous(), expected = bias ? linear(rows, plain, b) : linear(rows, plain);
+          CHECK(bits_of(y) == bits_of(expected));
+          CHECK(bits_of(on_one_thread([&] { return bias ? block_linear(x, w, b) : block_linear(x, w); })) ==
+                bits_of(y));
+          if (bias) continue;
+          const Tensor dx = grad({y}, {x}, {g})[0];
+          CHECK(bits_of(dx) == bits_of(grad({expected}, {x}, {g})[0]));
+          CHECK(bits_of(on_one_thread([&] { return grad({block_linear(x, w)}, {x}, {g})[0]; })) == bits_of(dx));
+        }
+    }
+  };
+  check(DType::f64);
+  check(DType::f32);
+  for_each_path(cpu::kBf16Paths, [&](cpu::Bf16Path) { check(DType::bf16); });
+}
+
+TEST_CASE("linear layers of blocks: gradients of both orders, layouts of codes, and vectors") {
+  const BlockWeight w = random_blocks({{Format::q5_0, 3}, {Format::q8_0, 2}}, 32, 1);
+  const Tensor at = random<double>({2, 32}, 2), b = random<double>({5}, 3);
+  const auto squares = [&](const Tensor& x) { return sum(pow(block_linear(x, w, b), 3)); };
+  CHECK(gradcheck(squares, at) < 1e-7);
+  CHECK(gradcheck(
+            [&](const Tensor& x) {
+              Tensor y = x;
+              if (!y.requires_grad()) y = y.detach().requires_grad_();
+              return sum(grad(squares(y), {y}, {.create_graph = true})[0] * random<double>({2, 32}, 4));
+            },
+            at) < 1e-6);
+  const Tensor dy = random<double>({2, 5}, 5);
+  const Tensor bias = b.detach().requires_grad_();
+  CHECK(distance(grad({block_linear(at, w, bias)}, {bias}, {dy})[0], sum(dy, {0})) < 1e-15);
+  BlockWeight strided = w;
+  for (auto& part : strided.parts) part.codes = stored(part.codes, Store::transposed);
+  CHECK(bits_of(block_linear(at, strided, b)) == bits_of(block_linear(at, w, b)));
+  CHECK(bits_of(dequantize(strided, DType::f32)) == bits_of(dequantize(w, DType::f32)));
+  const Tensor one = reshape(slice(at, 0, 1, 2), {32});
+  CHECK(bits_of(block_linear(one, w)) == bits_of(linear(one, dequantize(w, DType::f64))));
 }
 
 TEST_CASE("what weights in blocks refuse") {

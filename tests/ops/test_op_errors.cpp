@@ -122,10 +122,10 @@ TEST_CASE("concat") {
   });
 }
 TEST_CASE("every op refuses an empty tensor, in place of each input") {
-  // May be absent: weights and biases of norms and conv1d, the base of lora.
+  // May be absent: weights and biases of norms, conv1d and block_linear, the base of lora.
   const std::set<std::pair<std::string, size_t>> optional{
-      {"layer_norm", 1},     {"layer_norm", 2},   {"rms_norm", 1}, {"add_layer_norm", 2},
-      {"add_layer_norm", 3}, {"add_rms_norm", 2}, {"lora", 3},     {"conv1d", 2}};
+      {"layer_norm", 1},   {"layer_norm", 2}, {"rms_norm", 1}, {"add_layer_norm", 2}, {"add_layer_norm", 3},
+      {"add_rms_norm", 2}, {"lora", 3},       {"conv1d", 2},   {"block_linear", 3}};
   for (const OpCase& c : op_cases())
     for (size_t i = 0; i < c.in.size(); ++i) {
       CAPTURE_ALL(c.name(), i);

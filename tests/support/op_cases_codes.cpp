@@ -77,6 +77,13 @@ void add_code_cases(std::vector<OpCase>& list, const CaseSizes& size) {
            [=](Inputs v) { return Tensors{dequantize(weight(v, 0), DType::bf16)}; });
   codes_of("block_rows", "i32", {ids, q4_k, q6_k},
            [=](Inputs v) { return Tensors{block_rows(weight(v, 1), v[0].to(DType::i32), DType::f32)}; });
+  const TensorInit q4_k_bytes{{20, 144}, 0, 40, true, false}, q6_k_bytes{{13, 210}, 0, 40, true, false};
+  for (const bool bias : {false, true}) {
+    std::vector<TensorInit> in{floats({2, r, 256}), q4_k_bytes, q6_k_bytes};
+    if (bias) in.push_back(floats({33}));
+    list.emplace_back("block_linear", bias ? "bias" : "no_bias", in,
+                      [=](Inputs v) { return Tensors{block_linear(v[0], weight(v, 1), bias ? v[3] : Tensor())}; });
+  }
   constexpr std::array kModes{"global", "vector_wise", "memory_efficient", "fp8", "fp8_e4m3"};
   for (size_t i = 0; i < kModes.size(); ++i)
     codes_of("switchback_linear", kModes[i], {x, w, b},
