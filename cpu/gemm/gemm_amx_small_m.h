@@ -35,7 +35,6 @@ class AmxSmallM {
   void by_columns(int64_t j0, int64_t n) const {
     alignas(64) Tiles sums;
     alignas(64) std::byte end[kTile];
-    alignas(64) float row[16 + kWide];
     const int64_t bytes = p_.b.col * int64_t(sizeof(bf16));
     for (int64_t j = j0; j < j0 + n; j += kWide) {
       const auto first = [&](int64_t t) { return std::min(j + 16 * t, p_.n - 16); };
@@ -44,27 +43,28 @@ class AmxSmallM {
         load_tile<7>(a_ + s * kTile, kRow);
         const auto add = [&]<int T>() {
           const MatView<bf16> b = p_.b.at(s * kTerms, first(T)).transposed();
-          if (depth(s) == kTerms)
-            load_tile<4 + T % 3>(b.p, bytes);
-          else
-            pack_tile<false, 0, bf16>(b, 16, depth(s), end), load_tile<4 + T % 3>(end, kRow);
+          const bool whole = depth(s) == kTerms;
+          if (!whole) pack_tile<false, 0, bf16>(b, 16, depth(s), end);
+          load_tile<4 + T % 3>(whole ? static_cast<const void*>(b.p) : end, whole ? bytes : kRow);
           AmxBf16::add<T, 4 + T % 3, 7>();
         };
         add.template operator()<0>(), add.template operator()<1>(), add.template operator()<2>(),
             add.template operator()<3>();
       }
-      store(sums);
-      const int64_t cols = std::min(kWide, j0 + n - j);
-      for (int64_t i = 0; i < p_.m; ++i) {
-        for (int64_t t = 0; t < 4; ++t)
-          for (int64_t c = 0; c < 16; ++c) row[16 + first(t) - j + c] = sums[t][c][i];
-        p_.store(i, j, cols, row + 16);
-      }
+      store_tile<0>(sums[0], kRow), store_tile<1>(sums[1], kRow), store_tile<2>(sums[2], kRow);
+      store_tile<3>(sums[3], kRow);
+      for (int64_t t = 0, skip; t < 4 && (skip = j + 16 * t - first(t)) < 16; ++t)
+        for (int64_t i = 0; i < p_.m; ++i) {
+          float row[16];
+          for (int64_t c = 0; c < 16; ++c) row[c] = sums[t][c][i];
+          p_.store(i, first(t) + skip, 16 - skip, row + skip);
+        }
     }
   }
   // Pairs of rows of B are interleaved in L1.
   void by_rows(int64_t j0, int64_t n) const {
     Tiles* const sums = t_sums.get<Tiles>(ceil_div(n, kWide));
+    std::memset(sums, 0, sizeof(Tiles) * size_t(ceil_div(n, kWide)));
     alignas(64) std::byte panel[4][kTile];
     __m512i low, high;
     for (int i = 0; i < 32; ++i) reinterpret_cast<uint16_t*>(&low)[i] = uint16_t(i / 2 + i % 2 * 32);
@@ -75,8 +75,8 @@ class AmxSmallM {
         const bf16* const b = p_.b.at(s * kTerms, j0 + j).p;
         const __mmask64 some = ~__mmask64(0) >> std::max<int64_t>(0, kWide - (n - j));
         const auto load = [&](int64_t t, int64_t half) {
-          const auto columns = __mmask32(t < depth(s) ? some >> 32 * half : 0);
-          return _mm512_maskz_loadu_epi16(columns, b + (columns ? t * p_.b.row + 32 * half : 0));
+          return _mm512_maskz_loadu_epi16(__mmask32(t < depth(s) ? some >> 32 * half : 0),
+                                          b + t * p_.b.row + 32 * half);
         };
         for (int64_t t = 0; t < 16; ++t)
           for (int64_t half = 0; half < 2; ++half) {
@@ -85,25 +85,17 @@ class AmxSmallM {
             _mm512_store_si512(panel[2 * half + 1] + t * kRow, _mm512_permutex2var_epi16(x, high, y));
           }
         Tiles& c = sums[j / kWide];
-        if (s == 0)
-          zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
-        else
-          load_tile<0>(c[0], kRow), load_tile<1>(c[1], kRow), load_tile<2>(c[2], kRow), load_tile<3>(c[3], kRow);
+        load_tile<0>(c[0], kRow), load_tile<1>(c[1], kRow), load_tile<2>(c[2], kRow), load_tile<3>(c[3], kRow);
         load_tile<4>(panel[0], kRow), AmxBf16::add<0, 7, 4>();
         load_tile<5>(panel[1], kRow), AmxBf16::add<1, 7, 5>();
         load_tile<6>(panel[2], kRow), AmxBf16::add<2, 7, 6>();
         load_tile<4>(panel[3], kRow), AmxBf16::add<3, 7, 4>();
-        store(c);
+        store_tile<0>(c[0], kRow), store_tile<1>(c[1], kRow), store_tile<2>(c[2], kRow), store_tile<3>(c[3], kRow);
       }
     }
-    float* const row = t_own.get<float>(ceil_div(n, kWide) * kWide);
-    for (int64_t i = 0; i < p_.m; ++i) {
-      for (int64_t j = 0; j < n; j += 16) std::copy_n(sums[j / kWide][j % kWide / 16][i], 16, row + j);
-      p_.store(i, j0, n, row);
-    }
-  }
-  static void store(Tiles& c) {
-    store_tile<0>(c[0], kRow), store_tile<1>(c[1], kRow), store_tile<2>(c[2], kRow), store_tile<3>(c[3], kRow);
+    for (int64_t i = 0; i < p_.m; ++i)
+      for (int64_t j = 0; j < n; j += 16)
+        p_.store(i, j0 + j, std::min<int64_t>(16, n - j), sums[j / kWide][j % kWide / 16][i]);
   }
 
   const Product<bf16, float> p_;

@@ -81,18 +81,16 @@ void multiply(const Product& p, Bf16Path path, bool parallel) {
   Blocked(product, path == Bf16Path::amx ? kAmx : kAvx512, parallel && p.m * p.n * p.k >= kSerial).run();
 }
 }  // namespace paired
+void run_amx_small_m(const Product& p, bool parallel) {
+  const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
+  packed::AmxSmallM({p.m, p.n, p.k, p.a, p.b, store}).run(parallel);
+}
 #endif
 
 #if TG_ISA_LEVEL >= 3
 template <class Fma> void run_small_m(const Product& p, bool parallel) {
   const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
   small_m::Product<Fma>(p.m, p.n, p.k, p.a, p.b, store).run(parallel);
-}
-#endif
-#if TG_ISA_LEVEL == 4
-void run_amx_small_m(const Product& p, bool parallel) {
-  const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
-  packed::AmxSmallM({p.m, p.n, p.k, p.a, p.b, store}).run(parallel);
 }
 #endif
 

@@ -137,12 +137,11 @@ inline constexpr auto kNarrowTiles = []<int... R>(std::integer_sequence<int, R..
   return std::array<decltype(&narrow_tile<1, T>), sizeof...(R)>{narrow_tile<R + 1, T>...};
 }(std::make_integer_sequence<int, kRows>());
 
-// Prefetches contiguous rows or columns.
+// Prefetches contiguous rows or columns. Hint: 3 to L1, 2 to L2.
 template <class T> struct Ahead {
   static constexpr int64_t kLine = 64 / sizeof(T);
   const T* row = nullptr;
   int64_t stride = 0, cols = 0, rows = 0, at = 0;
-  // Hint: 3 to L1, 2 to L2.
   template <int Hint> void prefetch(int64_t lines = 1) {
     for (; lines > 0 && rows > 0; --lines) {
       __builtin_prefetch(row + at, 0, Hint);
@@ -203,14 +202,6 @@ void streaming_tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, T
   for (int r = 0; r < R; ++r, c += ldc)
 #pragma GCC unroll 2
     for (int w = 0; w < 2; ++w) store_vector(c + w * L, add ? sum[r][w] + load_vector(c + w * L) : sum[r][w]);
-}
-// `rows`: kRows, or kL1Ways for rows that alias.
-template <class T>
-void stream_tile(int64_t rows, int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, T* c, int64_t ldc, bool add,
-                 Next<T>& next) {
-  (ar == 1         ? streaming_tile<kRows, true, T>
-   : rows == kRows ? streaming_tile<kRows, false, T>
-                   : streaming_tile<int(kL1Ways), false, T>)(k, a, ar, ak, b, c, ldc, add, next);
 }
 
 template <int W, class Fma>
@@ -345,10 +336,9 @@ template <class T> inline MatView<T> pack_a(int64_t m, int64_t k, MatView<T> a, 
     return packed_a(a, k, to);
   }
 #endif
-  if (a.row == 1) {  // columns stay contiguous; panels share lines
-    constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 4 * kRows : INT64_MAX / 2;
+  if (a.row == 1) {  // columns stay contiguous; 48 rows: whole lines and panels
     for (int64_t first = 0, last; first < m; first = last) {
-      last = std::min(m, first + kGroup);
+      last = std::min<int64_t>(m, first + 48);
       for (int64_t t = 0; t < k; ++t) {
         const T* const column = a.p + t * a.col;
         int64_t i = first;

@@ -156,7 +156,11 @@ template <class T> struct Tiles {
           const T* const panel = b + j * l.depth;
           if constexpr (!kPacksA)
             if (streams && some == step && wide == kCols<T>) {
-              stream_tile(step, l.depth, at, a.row, a.col, panel, p.c + (i0 + i) * p.ldc + j0 + j, p.ldc, add, ahead);
+              (columns         ? streaming_tile<kRows, true, T>
+               : step == kRows ? streaming_tile<kRows, false, T>
+                               : streaming_tile<int(kL1Ways), false, T>)(l.depth, at, a.row, a.col, panel,
+                                                                         p.c + (i0 + i) * p.ldc + j0 + j, p.ldc, add,
+                                                                         ahead);
               continue;
             }
           ahead.b.template prefetch<2>(lines);
