@@ -13,7 +13,9 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <fstream>
 #include <new>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -224,6 +226,28 @@ double stream_rate(const Streams& ways, int arrays, int moves, int64_t bytes, do
   };
   return ways.streaming ? std::max(rate(ways.plain), rate(ways.streaming)) : rate(ways.plain);
 }
+struct alignas(64) Line {
+  const Line* next;
+};
+// Nanoseconds per load of the next address: a random cycle through all lines (Sattolo).
+double load_latency(int64_t bytes, double total) {
+  constexpr int64_t kLoads = 1000;
+  const int64_t n = bytes / int64_t(sizeof(Line));
+  const Array array(bytes / int64_t(sizeof(float)));
+  Line* const lines = reinterpret_cast<Line*>(array.get());
+  std::minstd_rand random(1);
+  for (int64_t i = 0; i < n; ++i) lines[i].next = lines + i;
+  for (int64_t i = n - 1; i > 0; --i) std::swap(lines[i].next, lines[int64_t(random()) % i].next);
+  const Line* at = lines;
+  return 1e9 / best_rate(double(kLoads), total, [&](int64_t repeats) {
+           return timed([&] {
+             for (int64_t left = repeats * kLoads; left > 0; --left) {
+               at = at->next;
+               asm volatile("" : "+r"(at));
+             }
+           });
+         });
+}
 }  // namespace
 
 double Peaks::gflops(const std::string& operands) {
@@ -244,14 +268,26 @@ Bandwidth Peaks::bandwidth(double bytes) {
   if (known != bandwidths_.end()) return known->second;
   if (device_ != Device::cpu()) {
     const double copy = device_copy_rate(device_, size, seconds_);
-    return bandwidths_[size] = {copy, copy, copy, copy};
+    return bandwidths_[size] = {copy, copy, copy, copy, 0};
   }
   const Kernels& k = kernels();
   const auto by = [&](const Streams& s, int arrays, int moves) {
     return stream_rate(s, arrays, moves, size, seconds_);
   };
   return bandwidths_[size] = {by(k.copy, 2, 2), by(k.triad, 3, 3), std::max(by(k.update, 2, 3), by(k.scale, 1, 2)),
-                              by(k.read, 1, 1)};
+                              by(k.read, 1, 1), load_latency(size / num_threads(), seconds_)};
+}
+std::vector<std::pair<std::string, double>> Peaks::levels() const {
+  std::vector<std::pair<std::string, double>> levels;
+  double kib[4] = {};
+  const double threads = num_threads();
+  for (const auto& [name, at] : {std::pair("L1", 0), std::pair("L2", 2), std::pair("L3", 3)})
+    if (device_ == Device::cpu() &&
+        std::ifstream("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(at) + "/size") >> kib[at])
+      // L3: more than the threads' L2.
+      levels.emplace_back(name, 512 * (at < 3 ? kib[at] * threads : std::max(kib[3], 4 * kib[2] * threads)));
+  levels.emplace_back("memory", 0x1p29);
+  return levels;
 }
 
 }  // namespace tg::bench

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace tg::bench {
 
@@ -18,7 +19,8 @@ struct Bandwidth {
   double copy, triad;
   // a = b + a / 2 or a = -a: all traffic is counted, and writes overlap with reads.
   double update;
-  double read;  // a sum over a; on a GPU that of copies
+  double read;     // a sum over a; on a GPU that of copies
+  double latency;  // ns of a load at a random line of one thread's share; 0: GPU
   double best() const { return copy > triad ? copy : triad; }
 };
 
@@ -31,6 +33,8 @@ class Peaks {
   // Bandwidth of arrays of `bytes` in total over the threads, on huge pages if available. `bytes` is rounded to a power
   // of 2, from 16 KiB per thread to 512 MiB, beyond all caches.
   Bandwidth bandwidth(double bytes);
+  // L1, L2, L3 where the system gives their sizes, and memory: bytes over all threads. GPU: memory.
+  std::vector<std::pair<std::string, double>> levels() const;
   const std::map<std::string, double>& products() const { return gflops_; }       // key: operands
   const std::map<int64_t, Bandwidth>& bandwidths() const { return bandwidths_; }  // key: bytes
 

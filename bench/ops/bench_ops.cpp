@@ -78,8 +78,8 @@ void print_peaks(Peaks& peaks) {
   for (const auto& [operands, gflops] : peaks.products()) fmt::print(" {:.1f} GFLOP/s {}", gflops, operands);
   fmt::print("\n");
   for (const auto& [bytes, b] : peaks.bandwidths())
-    fmt::print("  {:>8} KiB: copy {:>6.1f}, triad {:>6.1f}, update {:>6.1f}, read {:>6.1f} GB/s\n", bytes / 1024,
-               b.copy, b.triad, b.update, b.read);
+    fmt::print("  {:>8} KiB: copy {:>6.1f}, triad {:>6.1f}, update {:>6.1f}, read {:>6.1f} GB/s, latency {:>5.1f} ns\n",
+               bytes / 1024, b.copy, b.triad, b.update, b.read, b.latency);
 }
 double five_digits(double x) { return std::strtod(fmt::format("{:.5g}", x).c_str(), nullptr); }
 Json json_of(const Origin& origin, const std::vector<Result>& rows, const Peaks& peaks) {
@@ -92,6 +92,7 @@ Json json_of(const Origin& origin, const std::vector<Result>& rows, const Peaks&
         {"triad", five_digits(b.triad)},
         {"update", five_digits(b.update)},
         {"read", five_digits(b.read)},
+        {"latency", five_digits(b.latency)},
     });
   j["rows"] = Json::array();
   for (const Result& r : rows) {
@@ -106,9 +107,12 @@ Json json_of(const Origin& origin, const std::vector<Result>& rows, const Peaks&
 }
 // Writes the device's sustained rates, for `tapegrad inspect --roofline` and `train --profile`.
 void write_machine(const std::string& path, Peaks& peaks, Device device) {
-  constexpr double kBytes = 512 << 20;  // exceeds all caches
   Json j;
-  const Bandwidth b = peaks.bandwidth(kBytes);
+  Bandwidth b{};
+  for (const auto& [level, bytes] : peaks.levels()) {
+    b = peaks.bandwidth(bytes);
+    fmt::print("{:<6} read {:>7.1f} GB/s, latency {:>6.1f} ns\n", level, b.read, b.latency);
+  }
   j["gb_per_s"] = std::max(b.best(), b.update);
   j["f32_tflops"] = 1e-3 * peaks.gflops("f32");
   j["bf16_tflops"] = 1e-3 * peaks.gflops("bf16");
