@@ -3,6 +3,7 @@
 // elements do not depend on other columns if there are more than a vector.
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
+#include <tapegrad/cpu/simd/quantized.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/scratch.h>
 #if TG_ISA_LEVEL >= 3
@@ -11,6 +12,7 @@
 #endif
 #include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/quantized/block_linear.h>
+#include <tapegrad/ops/quantized/inputs.h>
 
 #include <atomic>
 #include <vector>
@@ -237,6 +239,20 @@ void block_linear_grad(const op::BlockLinearGrad& op, Bufs in, Bufs out, Context
     });
   });
 }
+void quantize(const op::QuantizeNf4& op, Bufs in, Bufs out, Context&) {
+  std::atomic<bool> bad = false;
+  tg::detail::visit_quantizable(in[0].dtype(), [&]<class T>() {
+    parallel_for(in[0].numel() / 64, kGrain / 64, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        float x[64];
+        for (int i = 0; i < 64; ++i) x[i] = float(in[0].data<T>()[b * 64 + i]);
+        if (!tg::detail::quantize_nf4_block(x, out[0].data<uint8_t>() + b * 36)) bad = true;
+      }
+    });
+  });
+  if (bad) fail_without_code(op.kName, in[0], DType::f32);
+}
+TG_KERNEL(op::QuantizeNf4, cpu, quantize);
 TG_KERNEL(op::BlockLinear, cpu, block_linear);
 TG_KERNEL(op::BlockLinearGrad, cpu, block_linear_grad);
 TG_KERNEL(op::DequantizeBlocks, cpu, dequantize);

@@ -1,8 +1,9 @@
 // Threads: one per element. Products dequantize the whole weight into scratch: rows of their results are adjacent.
-#include <tapegrad/cuda/device/index_check.h>
+#include <tapegrad/cuda/device/quantize.h>
 #include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/quantized/block_linear.h>
+#include <tapegrad/ops/quantized/inputs.h>
 
 #include <vector>
 
@@ -104,6 +105,25 @@ void block_rows(const op::BlockRows& op, Bufs in, Bufs out, Context& c) {
            out[0].data<T>(), check, first + codes.size(0) == rows);
   });
 }
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    blocks_of_nf4(int64_t blocks, const T* x, uint8_t* to, NonFiniteCheck check) {
+  for (GridLoop b(blocks); b; ++b) {
+    float v[64];
+    for (int i = 0; i < 64; ++i) v[i] = value(x[*b * 64 + i]);
+    if (tg::detail::quantize_nf4_block(v, to + *b * 36)) continue;
+    for (int i = 0; i < 64; ++i) check(x[*b * 64 + i], *b * 64 + i);
+  }
+}
+void quantize(const op::QuantizeNf4&, Bufs in, Bufs out, Context& c) {
+  const int64_t blocks = in[0].numel() / 64;
+  if (blocks == 0) return;
+  tg::detail::visit_quantizable(in[0].dtype(), [&]<class T>() {
+    launch(c, blocks_of_nf4<T>, blocks_for(c, blocks, kThreads), kThreads, 0, blocks, in[0].data<T>(),
+           out[0].data<uint8_t>(), NonFiniteCheck(c, in[0], DType::f32));
+  });
+}
+TG_KERNEL(op::QuantizeNf4, cuda, quantize);
 TG_KERNEL(op::BlockLinear, cuda, block_linear);
 TG_KERNEL(op::BlockLinearGrad, cuda, block_linear_grad);
 TG_KERNEL(op::DequantizeBlocks, cuda, dequantize);

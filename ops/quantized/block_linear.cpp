@@ -1,6 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/quantized/block_linear.h>
+#include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>
 
@@ -62,6 +63,17 @@ Layouts op::DequantizeBlocks::infer(Inputs in) const {
   return {Layout::contiguous(s, dtype, in[0].device())};
 }
 void op::DequantizeBlocks::key(StructuralHash& k) const { k.add(int(dtype)), add_formats(k, formats); }
+Layouts op::QuantizeNf4::infer(Inputs in) const {
+  const Tensor& w = in[0];
+  const auto& [name, elements, bytes] = detail::layout_of_block(BlockFormat::nf4);
+  detail::check_quantizable(kName, w);
+  TG_CHECK(
+      w.ndim() == 2 && w.size(1) % elements == 0, shape,
+      "[quantize_nf4] got {}. It must be (out, in) with rows of whole blocks of {} elements: keep other weights as "
+      "bf16.",
+      w, elements);
+  return {Layout::contiguous({w.size(0), w.size(1) / elements * bytes}, DType::u8, w.device())};
+}
 Layouts op::BlockRows::infer(Inputs in) const {
   check::index(kName, in[0]);
   check_dtype(kName, dtype);
@@ -135,5 +147,8 @@ Tensor block_rows(const BlockWeight& weight, const Tensor& ids, DType dtype) {
 }
 Tensor dequantize(const BlockWeight& weight, DType dtype) {
   return emit1(make_ref<op::DequantizeBlocks>(formats_of(weight), dtype), with_parts({}, weight));
+}
+BlockWeight quantize_nf4(const Tensor& weight) {
+  return {{{emit1(stateless<op::QuantizeNf4>(), {weight}), BlockFormat::nf4}}};
 }
 }  // namespace tg

@@ -34,6 +34,11 @@ struct DequantizeBlocks : OpOf<DequantizeBlocks> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash&) const override;
 };
+/// (weight (out, in)) -> u8 (out, bytes of a row).
+struct QuantizeNf4 : OpOf<QuantizeNf4> {
+  static constexpr auto kName = "quantize_nf4";
+  Layouts infer(Inputs) const override;
+};
 /// (ids (...), parts...) -> (..., in).
 struct BlockRows : OpOf<BlockRows> {
   static constexpr auto kName = "block_rows";
@@ -68,5 +73,8 @@ Tensor block_linear(const Tensor& x, const BlockWeight& weight, const Tensor& bi
 Tensor block_rows(const BlockWeight& weight, const Tensor& ids, DType dtype);
 /// (out, in) of dtype f64, f32 or bf16.
 Tensor dequantize(const BlockWeight& weight, DType dtype);
+/// A weight (out, in), f32, bf16 or f16, as blocks of nf4. An Error unless in is a multiple of 64 and all values are
+/// finite.
+BlockWeight quantize_nf4(const Tensor& weight);
 
 }  // namespace tg

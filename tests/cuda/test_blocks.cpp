@@ -33,3 +33,12 @@ TEST_CASE("blocks on the device: an id outside is named at the next read, as on 
     CHECK(error_of([&] { bits_of(rows); }) == error_of([&] { block_rows(w, ids, DType::f32); }));
   }
 }
+TEST_CASE("nf4 on the device: the same bytes, and the same element is refused") {
+  for (const DType d : kQuantizable) {
+    Tensor x = many_binades({40, 128}, 1).to(d);
+    expect_same(quantize_nf4(x.to(kGpu)).parts[0].codes, quantize_nf4(x).parts[0].codes);
+  }
+  Tensor x = random({40, 128}, 2);
+  x.mutable_data<float>()[700] = kNan, x.mutable_data<float>()[600] = kInf;
+  expect_named([](const Tensor& t) { return quantize_nf4(t).parts[0].codes; }, x, Store::contiguous, "(4, 88)");
+}

@@ -69,6 +69,37 @@ TEST_CASE("blocks have the bits of gguf-py and bitsandbytes") {
     CHECK(bits_of(dequantize({{{codes, f}}}, DType::f32)) == bits_of(expected));
   }
 }
+TEST_CASE("nf4 has the bits of bitsandbytes: blocks, and their values") {
+  const SafetensorsFile file(kFile);
+  const Tensor x = file.tensor("nf4.x"), codes = file.tensor("nf4.codes"), absmax = file.tensor("nf4.absmax");
+  std::vector<uint8_t> expected(16 * 72);
+  for (size_t i = 0; i < 32; ++i) {
+    std::memcpy(expected.data() + i * 36, absmax.data<float>() + i, 4);
+    std::memcpy(expected.data() + i * 36 + 4, codes.data<uint8_t>() + i * 32, 32);
+  }
+  for (const Store how : kStores) {
+    const BlockWeight w = quantize_nf4(stored(x, how));
+    CHECK(values<uint8_t>(w.parts[0].codes) == expected);
+    CHECK(bits_of(dequantize(w, DType::f32)) == bits_of(file.tensor("nf4.dequantised")));
+  }
+  for (const DType d : {DType::bf16, DType::f16}) {  // exact as f32
+    const Tensor narrow = slice(x, 0, 0, 4).to(d);
+    CHECK(bits_of(quantize_nf4(narrow).parts[0].codes) == bits_of(quantize_nf4(narrow.to(DType::f32)).parts[0].codes));
+  }
+  CHECK(quantize_nf4(f32_of({0, 64})).out() == 0);
+  CHECK(quantize_nf4(f32_of({3, 0})).in() == 0);
+  expect_at_emit({
+      REFUSES(quantize_nf4(f32_of({2, 65})), shape, "[quantize_nf4]", "64"),
+      REFUSES(quantize_nf4(f32_of({64})), shape, "(out, in)"),
+      REFUSES(quantize_nf4(i64_of({2, 64})), dtype, "[quantize_nf4]"),
+  });
+  for (const float bad : {kNan, kInf, -kInf}) {
+    Tensor with = random({2, 128}, 1);
+    with.mutable_data<float>()[200] = bad;
+    CHECK_SAYS_OF(non_finite, quantize_nf4(with), "[quantize_nf4]", "(1, 72)");
+  }
+}
+
 TEST_CASE("4096 random blocks of each format are their formula, rounded once") {
   for (const Format f : kBlockFormats) {
     CAPTURE(fixture_of(f));

@@ -75,6 +75,8 @@ void add_code_cases(std::vector<OpCase>& list, const CaseSizes& size) {
            [=](Inputs v) { return Tensors{dequantize(weight(v, 0), DType::f32)}; });
   codes_of("dequantize_blocks", "bf16", {q4_k, q6_k},
            [=](Inputs v) { return Tensors{dequantize(weight(v, 0), DType::bf16)}; });
+  codes_of("quantize_nf4", "plain", {floats({r, 128})},
+           [](Inputs v) { return Tensors{quantize_nf4(v[0]).parts[0].codes}; });
   codes_of("block_rows", "i32", {ids, q4_k, q6_k},
            [=](Inputs v) { return Tensors{block_rows(weight(v, 1), v[0].to(DType::i32), DType::f32)}; });
   const TensorInit q4_k_bytes{{20, 144}, 0, 40, true, false}, q6_k_bytes{{13, 210}, 0, 40, true, false};
