@@ -218,6 +218,8 @@ struct Op : Counted<Op> {
   virtual Expression expression() const { return {}; }
   /// Minimal work of a run, without reading elements. Default: all inputs and outputs, no matrix product.
   virtual OpWork work(Bufs in, Bufs out) const;
+  /// Bytes of Context::scratch() of a run on the CPU, for dry_run().
+  virtual int64_t scratch_bytes(Bufs /*in*/, Bufs /*out*/) const { return 0; }
   /// Generator state of a random op, else null.
   virtual const Rng* rng_state() const { return nullptr; }
   /// A copy for a compiled function's next call, with this generator state or the next step number; null: unchanged.

@@ -41,7 +41,12 @@ void RunningCall::begin_range(const Scope* outer_range) {
 void RunningCall::launch() const {
   if (t_work) [[unlikely]]
     count_work(call_);
-  if (running_dry()) return;
+  if (running_dry()) {
+    if (!call_.op || call_.device.backend != Backend::cpu) return;
+    Context context{call_.device, call_.name};
+    (void)context.scratch(size_t(call_.op->scratch_bytes(call_.in, call_.out)));
+    return;
+  }
   run_kernel(call_);
   ++mutable_stats().kernels;
 }
