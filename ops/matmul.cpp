@@ -100,7 +100,7 @@ Layouts op::Linear::infer(Inputs in) const {
   }
   Shape r = x.shape();
   r.back() = w.shape()[0];
-  return {Layout::contiguous(r, x.dtype(), x.device())};
+  return {Layout::contiguous(r, unrounded && x.dtype() == DType::bf16 ? DType::f32 : x.dtype(), x.device())};
 }
 OpWork op::Linear::work(Bufs in, Bufs out) const {
   OpWork w = Op::work(in, out);
@@ -108,7 +108,7 @@ OpWork op::Linear::work(Bufs in, Bufs out) const {
   return w;
 }
 Tensors op::Linear::vjp(const Vjp& v) const {
-  const Tensor& g = v.grad();
+  const Tensor g = v.grad().to(v.in_dtype(0));
   const Shape &xs = v.in_shape(0), &ws = v.in_shape(1);
   const int64_t rows = Shape(xs.begin(), xs.end() - 1).product();
   const Tensor flat = reshape(g, {rows, ws[0]});
@@ -127,5 +127,9 @@ OpPtr linear_op() {
 Tensor linear(const Tensor& x, const Tensor& weight) { return emit1(linear_op(), {x, weight}); }
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return emit1(linear_op(), {x, weight, bias});
+}
+Tensor detail::unrounded_linear(const Tensor& x, const Tensor& weight, MatmulPrecision p) {
+  if (x.device().backend != Backend::cpu) return linear(x, weight);
+  return emit1(make_ref<op::Linear>(p, x.dtype() == DType::bf16), {x, weight});
 }
 }  // namespace tg

@@ -42,11 +42,12 @@ struct Matmul : OpOf<Matmul> {
 struct Linear : OpOf<Linear> {
   static constexpr auto kName = "linear";
   MatmulPrecision precision;
-  explicit Linear(MatmulPrecision p) : precision(p) {}
+  bool unrounded;  // f32 of bf16 operands; no bias
+  explicit Linear(MatmulPrecision p, bool f32 = false) : precision(p), unrounded(f32) {}
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1; }
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(int(precision)); }
+  void key(StructuralHash& k) const override { k.add(int(precision)), k.add(unrounded); }
   OpWork work(Bufs in, Bufs out) const override;
 };
 
@@ -76,5 +77,9 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions = {});
 Tensor linear(const Tensor& x, const Tensor& weight);
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 /// @}
+namespace detail {
+/// linear() of a head: f32 for bf16 operands on a CPU, so that logits are not rounded before a loss or a choice.
+Tensor unrounded_linear(const Tensor& x, const Tensor& weight, MatmulPrecision = matmul_precision());
+}  // namespace detail
 
 }  // namespace tg

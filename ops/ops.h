@@ -10,6 +10,7 @@
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/fragments.h>
 #include <tapegrad/ops/indexing.h>
+#include <tapegrad/ops/linear_cross_entropy.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/matmul.h>

@@ -30,12 +30,14 @@ const Pattern kSum = made_by<op::Binary<op::Add>>({kAny, kAny});
 
 // linear(x, w) + b. The bias is added before rounding: bf16 has other last bits, f64 and f32 the same.
 OpPtr linear_with_bias(Ops ops, LayoutsIn in) {
-  if (in[2]->shape != Shape{in[1]->shape[0]}) return nullptr;
-  return make_ref<op::Linear>(static_cast<const op::Linear*>(ops[1])->precision);
+  const auto* linear = static_cast<const op::Linear*>(ops[1]);
+  if (linear->unrounded || in[2]->shape != Shape{in[1]->shape[0]}) return nullptr;
+  return make_ref<op::Linear>(linear->precision);
 }
 // F(linear(x, w[, b])), the same bits. Not where the gradient reads F's input.
 template <class F> OpPtr linear_then(Ops ops, LayoutsIn) {
-  return make_ref<op::LinearActivation<F>>(static_cast<const op::Linear*>(ops[1])->precision);
+  const auto* linear = static_cast<const op::Linear*>(ops[1]);
+  return linear->unrounded ? nullptr : make_ref<op::LinearActivation<F>>(linear->precision);
 }
 // F(linear(x, w) + b): see linear_with_bias().
 template <class F> OpPtr linear_with_bias_then(Ops ops, LayoutsIn in) {

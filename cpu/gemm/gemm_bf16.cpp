@@ -19,12 +19,16 @@ struct Product {
   MatView<bf16> a, b;
   bf16* c;
   int64_t ldc;
-  const FunctionRef<void(float*, int64_t, int64_t)>* finish;
+  GemmOptions<bf16> o;
 
   // Rounds rows [i, i + rows), columns [j, j + cols) of C from sums, ld apart.
   void store(int64_t i, int64_t rows, int64_t j, int64_t cols, float* sums, int64_t ld) const {
     for (int64_t r = 0; r < rows; ++r, sums += ld) {
-      if (finish) (*finish)(sums, j, cols);
+      if (o.finish) (*o.finish)(sums, j, cols);
+      if (o.unrounded) {
+        std::copy_n(sums, cols, o.unrounded + (i + r) * ldc + j);
+        continue;
+      }
       bf16* const to = c + (i + r) * ldc + j;
       for (int64_t s = 0; s < cols; ++s) to[s] = bf16(sums[s]);
     }
@@ -126,11 +130,11 @@ void multiply(const Product& p, bool parallel) {
 template <>
 void gemm(int64_t m, int64_t n, int64_t k, MatView<bf16> a, MatView<bf16> b, bf16* c, int64_t ldc,
           GemmOptions<bf16> o) {
-  multiply({m, n, k, a, b, c, ldc, o.finish}, true);
+  multiply({m, n, k, a, b, c, ldc, o}, true);
 }
 template <>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<bf16> a, MatView<bf16> b, bf16* c, int64_t ldc,
                  GemmOptions<bf16> o) {
-  multiply({m, n, k, a, b, c, ldc, o.finish}, false);
+  multiply({m, n, k, a, b, c, ldc, o}, false);
 }
 }  // namespace tg::cpu::TG_ISA_NS

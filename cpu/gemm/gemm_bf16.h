@@ -9,6 +9,8 @@ namespace tg::cpu::TG_ISA_NS {
 template <> struct GemmOptions<bf16> {
   // Called on f32 sums, before rounding.
   const FunctionRef<void(float* row, int64_t j, int64_t n)>* finish = nullptr;
+  // If set, the sums go here, rows ldc apart, and not rounded to C.
+  float* unrounded = nullptr;
 };
 template <>
 void gemm(int64_t m, int64_t n, int64_t k, MatView<bf16> a, MatView<bf16> b, bf16* c, int64_t ldc, GemmOptions<bf16>);

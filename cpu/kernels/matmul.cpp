@@ -72,8 +72,8 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
 }
 
 thread_local Scratch t_x, t_bias;
-// x weight^T + bias
-template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& out) {
+// x weight^T + bias; out is f32 if `unrounded`, which has no bias.
+template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& out, bool unrounded = false) {
   using C = compute_t<T>;
   const Buf &x = in[0], &weight = in[1];
   const int64_t n = weight.size(0), k = weight.size(1), m = out.numel() / n;
@@ -85,6 +85,10 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
     copy_elements(x, copy, dense(x.shape()));
     a = {copy, k, 1};
   }
+  const MatView<T> b = MatView<T>{weight.data<T>(), weight.strides()[0], weight.strides()[1]}.transposed();
+  if constexpr (std::is_same_v<T, bf16>)
+    if (unrounded) return gemm<T>(m, n, k, a, b, nullptr, n, {.unrounded = out.data<float>()});
+  (void)unrounded;
   C* bias = nullptr;
   if (in.size() > 2) {
     bias = t_bias.get<C>(n);
@@ -94,12 +98,11 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
     for (int64_t i = 0; i < count; ++i) row[i] += bias[j + i];
   };
   const FunctionRef<void(C*, int64_t, int64_t)> finish_row(finish);
-  multiply<T>(precision, m, n, k, a,
-              MatView<T>{weight.data<T>(), weight.strides()[0], weight.strides()[1]}.transposed(), out.data<T>(),
-              {.finish = bias ? &finish_row : nullptr});
+  multiply<T>(precision, m, n, k, a, b, out.data<T>(), {.finish = bias ? &finish_row : nullptr});
 }
 void linear(const op::Linear& op, Bufs in, Bufs out, Context&) {
-  if (out[0].numel() > 0) kernel::visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.precision, in, out[0]); });
+  if (out[0].numel() > 0)
+    kernel::visit_float(in[0].dtype(), [&]<class T>() { product<T>(op.precision, in, out[0], op.unrounded); });
 }
 // Calls the activation's kernel: compilers may round another loop over F differently.
 template <class F> void linear_activation(const op::LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {

@@ -85,6 +85,10 @@ void attention_and_losses() {
 
   const tg::Tensor logits = normal({3, 10}), targets = tg::tensor<int64_t>({1, 9, -100}, {3});
   check(tg::cross_entropy(logits, targets, {.ignore_index = -100}).item<float>() > 0, "cross_entropy");
+  const tg::Tensor x = normal({3, 4}), head = normal({10, 4});
+  check(close(tg::linear_cross_entropy(x, head, targets, {{.ignore_index = -100}}),
+              tg::cross_entropy(tg::linear(x, head), targets, {.ignore_index = -100})),
+        "linear_cross_entropy");
   check(tg::mse_loss(logits, logits).item<float>() == 0, "mse_loss");
   check(close(tg::bce_with_logits(tg::zeros({3}), tg::ones({3})), tg::full({}, std::log(2.0))), "bce_with_logits");
   tg::Rng rng{1};

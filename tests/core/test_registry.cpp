@@ -90,9 +90,9 @@ TEST_CASE("the CPU is described by the level of its kernels") {
 TEST_CASE("gradients: what is for training has one, what is a gradient or an update has none") {
   std::map<std::string_view, OpInfo> ops;
   for (auto& o : library_ops()) ops.emplace(o.name, o);
-  for (auto name :
-       {"matmul", "linear", "softmax", "layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm", "embedding",
-        "attention", "cross_entropy", "sum", "concat", "pad", "slice", "dropout", "cast", "topk"}) {
+  for (auto name : {"matmul", "linear", "softmax", "layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm",
+                    "embedding", "attention", "cross_entropy", "linear_cross_entropy", "sum", "concat", "pad", "slice",
+                    "dropout", "cast", "topk"}) {
     CAPTURE(name);
     REQUIRE(ops.contains(name));
     CHECK(ops.at(name).has_vjp);

@@ -181,6 +181,10 @@ def cross_entropy(logits, targets, *, reduction, ignore_index=-100, label_smooth
     return rows.view(targets.shape) if reduction == "none" else rows
 
 
+def linear_cross_entropy(x, weight, targets, **options):
+    return cross_entropy(x @ weight.T, targets, **options)
+
+
 HEADER = pathlib.Path(__file__).resolve().parents[2] / "ops" / "pointwise.h"
 
 
@@ -234,6 +238,7 @@ OPS = {
     "rope": rope_heads,
     "swiglu": swiglu,
     "cross_entropy": cross_entropy,
+    "linear_cross_entropy": linear_cross_entropy,
     "sum": lambda x, dims, keepdim: x.sum(dims, keepdim=keepdim),  # dims [] means all
     "mean": lambda x, dims, keepdim: x.mean(dims, keepdim=keepdim),
     "max": lambda x, dims, keepdim: x.amax(dims, keepdim=keepdim),
@@ -499,10 +504,14 @@ def loss_cases():
             ("smooth", "mean", smooth), ("smooth_sum", "sum", smooth), ("smooth_ignore", "mean", ignore | smooth)):
         made = case(f"cross_entropy.{variant}", [(2, 5, 11), ints(11, 2, 5)], 2, 1000 if variant == "large" else 0,
                     reduction=reduction, **options)
+        head = case(f"linear_cross_entropy.{variant}", [(2, 5, 3), (11, 3), ints(11, 2, 5)], 2, reduction=reduction,
+                    **options)
         if "ignore_index" in options:
-            targets = made[1][1]
-            targets[0, 1] = targets[1, 0] = targets[1, 4] = -1
+            for targets in made[1][1], head[1][2]:
+                targets[0, 1] = targets[1, 0] = targets[1, 4] = -1
         yield made
+        if variant != "large":
+            yield head
 
 
 def make_ops():

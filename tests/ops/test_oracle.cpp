@@ -188,11 +188,15 @@ struct Functions {
     one("huber_loss",
         [](Inputs x, const Json& a) { return huber_loss(x[0], x[1], at<double>(a, "delta"), reduction_of(a)); });
     one("bce_with_logits", [](Inputs x, const Json& a) { return bce_with_logits(x[0], x[1], reduction_of(a)); });
-    one("cross_entropy", [](Inputs x, const Json& a) {
+    const auto loss_options = [](const Json& a) {
       CrossEntropyOptions o{.reduction = reduction_of(a)};
       if (a.contains("label_smoothing")) o.label_smoothing = at<double>(a, "label_smoothing");
       if (a.contains("ignore_index")) o.ignore_index = at(a, "ignore_index");
-      return cross_entropy(x[0], x[1], o);
+      return o;
+    };
+    one("cross_entropy", [=](Inputs x, const Json& a) { return cross_entropy(x[0], x[1], loss_options(a)); });
+    one("linear_cross_entropy", [=](Inputs x, const Json& a) {
+      return linear_cross_entropy(x[0], x[1], x[2], {loss_options(a), 3});
     });
   }
 };

@@ -176,6 +176,25 @@ struct LayerCases : OpCaseList {
       });
     loss("ignore_smooth_none", {Reduction::none, 0, 0.2});
     if (c > 1 && r > 1) loss("ignore_mean", {Reduction::mean, 0, 0});  // one row could be all ignored: an Error
+    head_losses();
+  }
+  void head_losses() {
+    const auto head = [&](const char* variant, LinearCrossEntropyOptions o, bool frozen = false) {
+      if (r == 0 && o.loss.reduction == Reduction::mean) return;
+      std::vector<TensorInit> in{floats({2, r, 4}), floats({c, 4}), indices({2, r}, c)};
+      in[1].differentiable = !frozen;
+      one("linear_cross_entropy", variant, in, [=](Inputs x) { return linear_cross_entropy(x[0], x[1], x[2], o); });
+    };
+    head("mean", {});
+    head("sum_by_rows", {{Reduction::sum, {}, 0}, 2});
+    head("ignore_smooth_none", {{Reduction::none, 0, 0.2}, 1});
+    head("frozen_mean", {{Reduction::mean, {}, 0.1}, 4}, true);
+    head("frozen_ignore_sum", {{Reduction::sum, 0, 0}}, true);
+    head("frozen_none", {{Reduction::none, 0, 0}, 1}, true);
+    one("linear_cross_entropy", "strided", {floats({2, 4, r}), floats({4, c}), indices({r, 2}, c)}, [](Inputs x) {
+      return linear_cross_entropy(transpose(x[0], 1, 2), transpose(x[1], 0, 1), transpose(x[2], 0, 1),
+                                  {{Reduction::sum, {}, 0}, 3});
+    });
   }
 };
 }  // namespace
