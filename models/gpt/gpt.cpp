@@ -1,9 +1,14 @@
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/bf16_copy.h>
+#include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/model/model.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/indexing.h>
+#include <tapegrad/ops/linear_cross_entropy.h>
+#include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>
 
@@ -281,11 +286,33 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t 
   x = ln_f_.add(s.x, s.branch, o.compute).y;
   s = {};
   const DType compute = o.compute.value_or(wte_.out_dtype());
-  x = with_head ? head_.forward(x, compute, o.rng, o.adapters) : x.to(compute);  // (B, T, V) or (B, T, C)
+  if (with_head && compute == DType::bf16 && plain_head() && device() == Device::cpu()) {
+    const NameScope in_head = head_.enter();
+    x = detail::unrounded_linear(x.to(compute), detail::cast_parameter(head_.weight, compute));
+    if (head_.bias) x = x + head_.bias.to(x.dtype());
+  } else {
+    x = with_head ? head_.forward(x, compute, o.rng, o.adapters) : x.to(compute);  // (B, T, V) or (B, T, C)
+  }
   if (one_row) x = reshape(x, {b, config_.classes});
   if (o.cache && !fixed) *o.cache = std::move(grown);
   if (o.cache) o.lengths ? o.cache->advance(o.lengths) : o.cache->advance(t);  // no effect on a growing cache
   return x;
+}
+
+Tensor Gpt::loss(const Batch& batch, const ForwardOptions& o, Reduction reduction) const {
+  const CrossEntropyOptions how{.reduction = reduction, .ignore_index = Batch::kIgnoreIndex};
+  const bool whole = !plain_head() || head_.bias || config_.classes;
+  Tensor x;
+  {
+    const ProfileRange range(Phase::forward);
+    x = run(batch.inputs, o, whole);
+  }
+  const ProfileRange range(Phase::loss);
+  if (whole) return cross_entropy(std::exchange(x, {}), batch.targets, how);  // frees the logits
+  const NameScope here = layer_.enter(), in_head = head_.enter();
+  std::optional<RecomputeScope> again;
+  if (o.recompute) again.emplace();
+  return linear_cross_entropy(x, detail::cast_parameter(head_.weight, x.dtype()), batch.targets, {how});
 }
 
 std::pair<Params, Gpt> Gpt::crop_context(const Params& own, int64_t context) const {

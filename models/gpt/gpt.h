@@ -5,6 +5,7 @@
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/model/forward.h>
 #include <tapegrad/models/nn/kv_cache.h>
+#include <tapegrad/ops/loss.h>
 
 #include <concepts>
 #include <string>
@@ -13,6 +14,8 @@
 #include <utility>
 
 namespace tg {
+
+struct Batch;  // models/data/batch.h
 
 /// Sizes, variants and initialisation of a Gpt.
 struct GptConfig {
@@ -122,11 +125,15 @@ class Gpt {
   /// An Error if the configuration is wrong.
   Gpt(const Params&, const GptConfig&);
 
-  /// Logits (B, T, V) of tokens (B, T), i32 or i64. An Error if T plus the cache length exceeds the context, if a
-  /// token is outside the vocabulary, or if options conflict. If T tokens exceed a fixed cache, the embedding or
-  /// slice_update() throws before any write; on CUDA the next read throws, after the lengths advanced: clear() the
-  /// cache. With classes: (B, classes), of each last token; a cache and last_only are Errors.
+  /// Logits (B, T, V) of tokens (B, T), i32 or i64; f32 in bf16 on the CPU, unless the head has an adapter or is not
+  /// plain. An Error if T plus the cache length exceeds the context, if a token is outside the vocabulary, or if
+  /// options conflict. If T tokens exceed a fixed cache, the embedding or slice_update() throws before any write; on
+  /// CUDA the next read throws, after the lengths advanced: clear() the cache. With classes: (B, classes), of each last
+  /// token; a cache and last_only are Errors.
   Tensor forward(const Tensor& tokens, ForwardOptions o = {}) const { return run(tokens, std::move(o), true); }
+  /// cross_entropy() of the logits over the targets (B, T) (or (B) with classes) except Batch::kIgnoreIndex. A head
+  /// without bias, adapter and fragments makes no logits: linear_cross_entropy(). Options and Errors: forward().
+  Tensor loss(const Batch&, const ForwardOptions& = {}, Reduction = Reduction::mean) const;
   /// Head's input: hidden states (B, T, C) after the last norm, or (B, 1, C) with last_only, in `compute` if set.
   /// Options and Errors: forward() without classes.
   Tensor hidden(const Tensor& tokens, ForwardOptions o = {}) const { return run(tokens, std::move(o), false); }
@@ -159,6 +166,7 @@ class Gpt {
     Stream forward(Stream, const nn::LayerContext&) const;
   };
   void check(const Tensor& tokens, const ForwardOptions&) const;
+  bool plain_head() const { return head_.kind == LinearKind::plain && head_.weight && !head_.adapter; }
   Tensor run(const Tensor& tokens, ForwardOptions, bool with_head, int64_t weights_of = -1) const;
   GptConfig config_;
   nn::Layer layer_;

@@ -1,7 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/model/dpo.h>
-#include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>
@@ -38,9 +37,8 @@ Tensor DpoModel::loss(const Batch& batch, const ForwardOptions& o) const {
            "[dpo] inputs are {}. They must be (B, 2, 2, T): chosen and rejected, of each tokens and targets.", x);
   const int64_t b = x.size(0), t = x.size(3);
   const auto rows = [&](int64_t i) { return reshape(slice(x, 2, i, i + 1), {2 * b, t}); };
-  const CrossEntropyOptions each{.reduction = Reduction::none, .ignore_index = Batch::kIgnoreIndex};
   const auto log_probs = [&](const ForwardOptions& how) {
-    return reshape(-sum(cross_entropy(model_.forward(rows(0), how), rows(1), each), {-1}), {b, 2});
+    return reshape(-sum(model_.loss({rows(0), rows(1)}, how, Reduction::none), {-1}), {b, 2});
   };
   Tensor reference;
   {

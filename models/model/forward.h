@@ -20,8 +20,8 @@ struct ForwardOptions {
   /// (B) i32 or i64: each sequence's tokens before padding, 1 or more (or 0 if T is 1). Padding's logits are
   /// meaningless. last_only takes each last token. Needs a fixed cache, which counts tokens. Empty: T.
   Tensor lengths = {};
-  /// bf16 or f32 for Linear layers, attention, activations and logits, if narrower than the parameters, which are cast.
-  /// Residual stream, norms and gradients keep the parameters' dtype. Unset: all in that dtype.
+  /// bf16 or f32 for Linear layers, attention and activations, if narrower than the parameters, which are cast. The
+  /// residual stream, norms and gradients keep the parameters' dtype; logits in bf16 are f32. Unset: all in that dtype.
   std::optional<DType> compute = {};
   /// Blocks save only inputs and run again in backward, bit for bit. Not with a cache. RecomputeScope saves less memory
   /// for less work.

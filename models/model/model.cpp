@@ -45,18 +45,21 @@ Tensor Model::forward(const Tensor& inputs, const ForwardOptions& o) const {
   return slice(y, 1, y.size(1) - 1, y.size(1));
 }
 
-Tensor Model::loss(const Batch& batch, const ForwardOptions& o) const {
+Tensor Model::loss(const Batch& batch, const ForwardOptions& o, Reduction reduction) const {
   check(o);
   Tensor y;
-  {
-    const ProfileRange range(Phase::forward);
-    y = loss_ ? loss_(batch, o) : forward_(batch.inputs, o);
-  }
-  if (!loss_) {
+  if (loss_) y = loss_(batch, o, reduction);
+  if (!y) {
+    {
+      const ProfileRange range(Phase::forward);
+      y = forward_(batch.inputs, o);
+    }
     const ProfileRange range(Phase::loss);
-    y = cross_entropy(y, batch.targets, {.ignore_index = Batch::kIgnoreIndex});  // frees the logits
+    y = cross_entropy(y, batch.targets,
+                      {.reduction = reduction, .ignore_index = Batch::kIgnoreIndex});  // frees the logits
   }
-  TG_CHECK(y.ndim() == 0, shape, "[model] loss() returned {}. It must be a scalar, the mean over the targets.", y);
+  TG_CHECK(y.ndim() == 0 || reduction == Reduction::none, shape,
+           "[model] loss() returned {}. It must be a scalar, the mean over the targets.", y);
   return y;
 }
 

@@ -25,8 +25,26 @@ TEST_CASE("gpt: the head over hidden() is forward(), bit for bit, for all option
       if (i & 8) o.cache = &b;
       if (c.classes) o.last_only = false;  // a head of classes reads the last token
       const char* head = c.classes ? "score.weight" : c.tied_head ? "wte.weight" : "lm_head.weight";
-      CHECK(bits_of(linear(h, m.params.state().at(head).to(h.dtype()))) == bits_of(m.model.forward(two_rows(), o)));
+      CHECK(bits_of(detail::unrounded_linear(h, m.params.state().at(head).to(h.dtype()))) ==
+            bits_of(m.model.forward(two_rows(), o)));
     }
+}
+
+TEST_CASE("gpt: loss() is cross_entropy() of forward()'s logits, of adapted heads too") {
+  for (const std::string name : {"gpt2", "gpt2_untied", "llama", "qwen3_classes"})
+    for (const bool adapted : {false, true})
+      for (const DType compute : {DType::f32, DType::bf16})
+        for (const Reduction reduction : {Reduction::mean, Reduction::none}) {
+          CAPTURE_ALL(name, adapted, name_of(compute), int(reduction));
+          LoadedModel m = load_model(data_folder(name));
+          if (adapted) fill(apply_lora(m.model, m.params, {.targets = {"*"}}));
+          const Tensor targets = m.model.config().classes ? tensor<int64_t>({1, Batch::kIgnoreIndex}, {2})
+                                                          : where(ge(two_rows(), 5.0), two_rows().to(DType::i64),
+                                                                  double(Batch::kIgnoreIndex));
+          const CrossEntropyOptions how{.reduction = reduction, .ignore_index = Batch::kIgnoreIndex};
+          CHECK(bits_of(Model(m.model).loss({two_rows(), targets}, {.compute = compute}, reduction)) ==
+                bits_of(cross_entropy(m.model.forward(two_rows(), {.compute = compute}), targets, how)));
+        }
 }
 
 TEST_CASE("gpt: a head of classes trains with LoRA and returns from the folders of model and adapter") {

@@ -74,6 +74,19 @@ TEST_CASE("memory plan: what a step takes, of all variants in all modes") {
         check_plan(g, c);
       }
 }
+TEST_CASE("memory plan: a step with a frozen head, or one that recomputes, keeps no logits") {
+  GptConfig g = small_model();
+  g.vocab_size = 65536;
+  TrainConfig c = short_run();
+  const LoraConfig lora{.rank = 2};
+  const int64_t logits = 4 * c.batch * g.context * g.vocab_size;
+  CHECK(plan_memory(g, c).activations > logits);
+  CHECK(plan_memory(g, c, Device::cpu(), &lora).activations < logits / 8);
+  for (const Recompute recompute : {Recompute::cheap, Recompute::block}) {
+    c.recompute = recompute;
+    CHECK(plan_memory(g, c).activations < logits / 8);
+  }
+}
 TEST_CASE("memory plan: every optimiser") {
   for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd, OptimizerKind::muon})
     for (const bool swiglu : {false, true}) {
