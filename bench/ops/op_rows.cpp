@@ -193,6 +193,28 @@ void cross_entropy_rows(Rows& rows, int64_t r, int64_t c, DType d = DType::f32) 
   add_on_rows(rows, "cross_entropy", r, c, d, 1, 2, 1,  // logits -> loss; logits -> dlogits
               [=](Inputs x) { return Tensors{cross_entropy(x[0], targets)}; });
 }
+// A head over a frozen weight (V, C), forward and backward together, a fraction of the rows ignored; and by two ops.
+void head_rows(Rows& rows, int64_t r, int64_t classes, int64_t c, DType d) {
+  for (const bool chunked : {true, false})
+    for (const int ignored : {0, 80}) {
+      const auto make = [=]() -> Run {
+        const Kind t{d, Device::cpu()};
+        const Tensor x = leaf({r, c}, t), w = input({classes, c}, t), ids = scattered_ids(r, classes, Device::cpu());
+        const Tensor part = arange(0, double(r), 1, DType::i64) * 100.0;
+        const Tensor targets = where(ge(part, double(r * ignored)), ids, -100.0);
+        const CrossEntropyOptions o{.ignore_index = -100};
+        return [=] {
+          backward(chunked ? linear_cross_entropy(x, w, targets, {o}) : cross_entropy(linear(x, w), targets, o));
+        };
+      };
+      const std::string name = chunked ? "linear_cross_entropy_step" : "linear_then_cross_entropy_step";
+      rows.push_back({{name, {r, classes, c, ignored}, std::string(name_of(d))},
+                      4.0 * double(r * classes * c) * (chunked ? 1 - ignored / 100.0 : 1),
+                      0,
+                      {},
+                      make});
+    }
+}
 void pointwise_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   add_on_rows(rows, "add", r, c, d, 3, 0, 2, [](Inputs x) { return Tensors{x[0] + x[1]}; });
   add_on_rows(rows, "gelu", r, c, d, 2, 3, 1, [](Inputs x) { return Tensors{gelu(x[0])}; });
@@ -308,6 +330,7 @@ void cpu_rows(Rows& rows) {
     softmax_rows(rows, 4096, 1024, d);
     cross_entropy_rows(rows, 768, 256, d);
     cross_entropy_rows(rows, 1024, 50257, d);
+    for (const int64_t classes : {50257, 151936}) head_rows(rows, 512, classes, classes == 50257 ? 768 : 1024, d);
   }
   attention_rows(rows, 12, 4, 64, 32, DType::f32);
   attention_rows(rows, 8, 12, 128, 64, DType::f32);
