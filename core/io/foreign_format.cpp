@@ -16,9 +16,8 @@ struct Format {
 constexpr Format kFormats[] = {
     {"a pointer of Git LFS: the file itself was not downloaded. Run `git lfs pull` in its folder",
      {"version https://git-lfs.github.com/spec/v?\n"sv}},
-    {"a GGUF file of llama.cpp. tapegrad writes such files but reads none. Take the model's folder of "
-     "Hugging Face, with config.json and safetensors",
-     {"GGUF"sv, "ggjt"sv, "lmgg"sv}},
+    {"a GGUF file of llama.cpp, which is a model and no text. Pass it to --model", {"GGUF"sv}},
+    {"a file of an old llama.cpp, which is not read. Download the GGUF file of the model", {"ggjt"sv, "lmgg"sv}},
     {"a zip file, as PyTorch's checkpoints are, which is not read. Load it in Python, and write it by "
      "save_pretrained() or safetensors.torch.save_file()",
      {"PK\3\4"sv, "PK\5\6"sv}},

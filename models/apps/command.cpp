@@ -77,7 +77,7 @@ struct Kind {
 constexpr Kind kRun{"a run", "--resume,plot RUN"}, kModel{"a model", "--model,--base"},
     kAdapter{"an adapter", "--adapter"}, kTokenizer{"a tokenizer", "--tokenizer"}, kLog{"the log of a run", "plot RUN"},
     kTokens{"a token file", "--data"}, kText{"a text", "--data,--in,--train,--prompts"},
-    kWeights{"a file of weights", "inspect --model"}, kGguf{"a GGUF file, which tapegrad writes but cannot read", ""},
+    kWeights{"a file of weights", "inspect --model"}, kGguf{"a GGUF file", "--model,--base,--tokenizer"},
     kForeign{"a configuration of Hugging Face", ""},
     kJson{"a JSON file", "--config,--data,--in,--train,--prompts,--machine,--tokenizer,--chat-format"};
 std::vector<Kind> kinds_of(const std::string& path) {
@@ -93,12 +93,13 @@ std::vector<Kind> kinds_of(const std::string& path) {
   const std::string_view head = file.text().substr(0, 1 << 12);
   const auto ends = [&](const char* end) { return path.ends_with(end); };
   const auto has = [&](const char* key) { return head.starts_with("{") && head.find(key) != head.npos; };
+  if (head.starts_with("GGUF") || ends(".gguf")) return {kGguf};
   if (ends(".safetensors")) return {kWeights};
   if (ends(".npy") || ends(".bin")) return {kTokens};
   if (ends(".tiktoken") || ends(".model") || has("\"added_tokens\"")) return {kTokenizer};
   if (ends("/log.jsonl") || path == "log.jsonl" || has("\"grad_norm\"")) return {kLog};
   if (has("\"model_type\"") || has("\"architectures\"")) return {kForeign};
-  return {head.starts_with("GGUF") ? kGguf : has("") && !ends(".jsonl") ? kJson : kText};
+  return {has("") && !ends(".jsonl") ? kJson : kText};
 }
 // The first accepted flag that takes the contents of the path, or "".
 template <class F> std::string flag_for(const std::string& path, F has) {

@@ -125,7 +125,7 @@ int run(CompareOptions& o) {
   return within ? 0 : 1;
 }
 void declare(Command& c, CompareOptions& o) {
-  c.option("--model", "DIR", "what `train --out DIR` wrote", o.model);
+  c.option("--model", "DIR", kModelPaths, o.model);
   c.option("--arch", "NAME", "a named model with new weights: " + detail::model_preset_names(), o.arch);
   c.option("--batch", "sequences of random tokens", o.batch);
   c.option("--context", "tokens of a sequence, 0: the model's context, at most 64", o.context);

@@ -1,6 +1,7 @@
 // `tapegrad export`: a model folder in another program's format.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/gguf.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
@@ -46,7 +47,7 @@ void write_gguf(const std::string& out, const LoadedModel& m, const ExportOption
 
 std::string base_of(const ExportOptions& o) {
   const std::string base = o.base.empty() ? detail::adapter_base(o.adapter).folder : o.base;
-  TG_CHECK(!base.empty() && detail::path_exists(base + "/config.json"), value,
+  TG_CHECK(!base.empty() && (detail::path_exists(base + "/config.json") || detail::is_gguf(base)), value,
            "[export] '{}', the base of {} ({}), is no folder of a model. The order of its rows depends on that model. "
            "Pass its folder with --base.",
            base, o.adapter, o.base.empty() ? "base_model_name_or_path" : "--base");
@@ -66,6 +67,7 @@ int run(ExportOptions& o) {
   check_alone("export");
   const std::string out = new_output("export", o.out, gguf ? "file" : "folder");
   const std::string base = alone ? base_of(o) : o.model;
+  check_dtype_given("export", base, alone || o.dtype != "same");
   LoadedModel m = load_model(base);
   std::string what = fmt::format("a {}", name_of(detail::family_of(m.model.config())));
   if (alone) {
@@ -83,7 +85,7 @@ int run(ExportOptions& o) {
   return 0;
 }
 void declare(Command& c, ExportOptions& o) {
-  c.option("--model", "DIR", "the model: what `train --out DIR` wrote, or a folder of Hugging Face", o.model);
+  c.option("--model", "DIR", fmt::format("the model: {}", kModelPaths), o.model);
   c.option("--adapter", "DIR",
            "what `finetune --out DIR` or PEFT wrote over that model: merged first; without --model: alone", o.adapter);
   c.option("--base", "DIR", "of an adapter alone: its model; default: as adapter_config.json says", o.base);

@@ -155,7 +155,7 @@ int run(FinetuneOptions& o) {
 }
 
 struct MergeOptions {
-  std::string model, adapter, out;
+  std::string model, adapter, out, dtype;
   bool overwrite = false;
 };
 int run(MergeOptions& o) {
@@ -174,13 +174,17 @@ int run(MergeOptions& o) {
   const std::vector<std::string> former = detail::huggingface_files(out);
   check_free("merge", o.out, "model", former, o.overwrite);
   check_free("merge", o.out, "model", {"adapter_config.json"}, o.overwrite);
+  check_dtype_given("merge", o.model, !o.dtype.empty());
   LoadedModel m = load_model(o.model);
+  refuse(!o.dtype.empty() && !m.origin, "--dtype is for a folder of Hugging Face or a GGUF file. Leave it out");
+  HuggingfaceOptions options{.origin = m.origin ? &*m.origin : nullptr};
+  if (!o.dtype.empty()) options.dtype = detail::dtype_from_name(o.dtype);
   Lora lora = adapted(o.adapter, m, o.model);
   lora.merge();
   const std::string chat = chat_template_over(m, o.model, o.adapter);
   check_free("merge", o.out, "model", former, o.overwrite);
   write_new_folder(out, former, [&](const std::string& folder) {
-    save_model(folder, m);
+    o.dtype.empty() ? save_model(folder, m) : save_huggingface(folder, m.model.config(), m.params, options);
     if (!chat.empty()) detail::write_file_atomically(folder + "/chat_template.jinja", chat);
     if (m.origin && m.tokenizer) detail::save_ends(folder, ends_of(m, o.model, o.adapter), *m.tokenizer);
   });
@@ -190,8 +194,7 @@ int run(MergeOptions& o) {
 }
 void declare(Command& c, FinetuneOptions& o) {
   o.command = "finetune", o.result = "adapter";
-  c.option("--model", "DIR",
-           "the model, which is not changed: what `train --out DIR` wrote, or a folder of Hugging Face", o.model);
+  c.option("--model", "DIR", fmt::format("the model, which is not changed: {}", kModelPaths), o.model);
   c.option("--adapter", "DIR", "train this adapter further: what `finetune --out DIR` or PEFT wrote", o.adapter);
   add_lora_options(c, o.lora);
   add_unknown_option(c, "error, and with --resume skip", o.unknown);
@@ -201,6 +204,7 @@ void declare(Command& c, MergeOptions& o) {
   c.option("--model", "DIR", "the model that the adapter was trained over", o.model);
   c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote", o.adapter);
   c.option("--out", "DIR", "folder for the merged model", o.out);
+  c.option("--dtype", "of the weights; default: those of a folder of Hugging Face", o.dtype, {"f32", "bf16", "f16"});
   c.toggle("--overwrite", "replace the model that is in the folder of --out", o.overwrite);
 }
 

@@ -1,6 +1,7 @@
 // `tapegrad inspect`: prints a model or adapter folder, a safetensors file, a named model, or what its training needs.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/gguf.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
@@ -32,12 +33,18 @@ struct Described {
   std::string source;
   Json config = {};
   std::map<std::string, std::string> metadata = {};
-  std::vector<std::pair<std::string, SafetensorsInfo>> entries = {};  // name, info
+  struct Entry {
+    std::string name;
+    std::string_view type;
+    Shape shape;
+    size_t bytes;
+  };
+  std::vector<Entry> entries = {};
   int64_t parameters = 0;
   size_t bytes = 0;
-  void add(const std::string& name, SafetensorsInfo t) {
+  void add(Entry t) {
     parameters += t.shape.product(), bytes += t.bytes;
-    entries.emplace_back(name, std::move(t));
+    entries.push_back(std::move(t));
   }
 };
 
@@ -45,9 +52,9 @@ void print_json(const Described& d) {
   const std::string head = detail::text_of(Json{{"file", d.source}, {"config", d.config}, {"metadata", d.metadata}}, 2);
   fmt::print("{},\n  \"tensors\": [", head.substr(0, head.rfind('\n')));
   const char* between = "";
-  for (const auto& [name, t] : d.entries) {
-    const std::string text = detail::text_of(Json{{"name", name},
-                                                  {"dtype", name_of(t.dtype)},
+  for (const Described::Entry& t : d.entries) {
+    const std::string text = detail::text_of(Json{{"name", t.name},
+                                                  {"dtype", t.type},
                                                   {"shape", std::vector<int64_t>(t.shape.begin(), t.shape.end())},
                                                   {"bytes", t.bytes}});
     fmt::print("{}\n    {}", std::exchange(between, ","), text);
@@ -59,9 +66,21 @@ void print_json(const Described& d) {
 Described of_file(const std::string& path) {
   const bool folder = detail::is_folder(path);
   Described d{.source = path};
+  if (detail::is_gguf(path)) {
+    const detail::GgufFile file(path);
+    for (const auto& [name, t] : file.tensors()) d.add({name, t.type->name, t.shape, t.bytes});
+    for (const auto& [key, x] : file.values())
+      d.metadata[key] = x.is_array()    ? fmt::format("{} elements", x.size())
+                        : x.is_string() ? x.text()
+                                        : detail::text_of(x);
+    return d;
+  }
   if (folder) d.config = detail::parse_json(detail::model_config_text(path), "inspect", path + "/config.json", 8);
   const auto add = [&](const auto& files) {
-    for (const std::string& name : files.names()) d.add(name, files.info(name));
+    for (const std::string& name : files.names()) {
+      const SafetensorsInfo& t = files.info(name);
+      d.add({name, name_of(t.dtype), t.shape, t.bytes});
+    }
   };
   if (folder && !detail::path_exists(path + "/model.safetensors")) {
     add(Shards(path));
@@ -100,7 +119,7 @@ std::string modules_over(const std::string& model, const std::string& adapter) {
 RunConfig planned_run(const InspectOptions& o) {
   Settings base;
   if (!o.model.empty()) {
-    TG_CHECK(detail::is_folder(o.model) || !detail::path_exists(o.model), value,
+    TG_CHECK(detail::is_folder(o.model) || !detail::path_exists(o.model) || detail::is_gguf(o.model), value,
              "[inspect] {} is a file. A plan needs the configuration in the folder of a model. Pass the folder.",
              o.model);
     const ModelFile file = detail::read_model_file(o.model);
@@ -130,7 +149,7 @@ Described of_arch(const std::string& name, const GptConfig& config) {
   const Gpt model(params, config);
   Described d{.source = name, .config = Json{{"model", detail::own_json(to_json(config))}}};
   for (const Parameter& p : params.all())
-    d.add(p.name, {.dtype = p.tensor.dtype(), .shape = p.tensor.shape(), .bytes = p.tensor.layout().bytes()});
+    d.add({p.name, name_of(p.tensor.dtype()), p.tensor.shape(), p.tensor.layout().bytes()});
   return d;
 }
 
@@ -140,10 +159,10 @@ void print_table(const Described& d) {
   for (const auto& [key, value] : d.metadata) fmt::print("metadata {}: {}\n", printable(key), printable(value));
   if (!d.config.is_null()) fmt::print("config {}\n", printable(detail::text_of(d.config, 2)));
   size_t width = 4;
-  for (const auto& [name, t] : d.entries) width = std::max(width, printable(name).size());
+  for (const Described::Entry& t : d.entries) width = std::max(width, printable(t.name).size());
   fmt::print("\n{:{}}  {:18} {:6} {:>12}\n", "name", width, "shape", "dtype", "bytes");
-  for (const auto& [name, t] : d.entries)
-    fmt::print("{:{}}  {:18} {:6} {:>12}\n", printable(name), width, to_string(t.shape), name_of(t.dtype), t.bytes);
+  for (const Described::Entry& t : d.entries)
+    fmt::print("{:{}}  {:18} {:6} {:>12}\n", printable(t.name), width, to_string(t.shape), t.type, t.bytes);
 }
 
 using Names = std::set<std::string, std::less<>>;
@@ -360,7 +379,7 @@ int run(InspectOptions& o) {
   return 0;
 }
 void declare(Command& c, InspectOptions& o) {
-  c.option("--model", "PATH", "the folder of a model, or a .safetensors file", o.model);
+  c.option("--model", "PATH", "the folder of a model, a .safetensors file or a GGUF file", o.model);
   c.option("--adapter", "DIR", "an adapter; with --model, also the modules that it changes there", o.adapter);
   c.option("--arch", "NAME", "a named model: " + detail::model_preset_names(), o.arch);
   c.toggle("--plan",

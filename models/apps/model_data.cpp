@@ -1,6 +1,7 @@
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/gguf.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/data/chat.h>
@@ -206,7 +207,8 @@ RunConfig run_from(const ModelOfData& m, const GptConfig& config) {
   RunConfig run;
   run.model = config;
   if (dynamic_cast<const CharTokenizer*>(m.tokenizer)) run.tokenizer = "char";
-  if (dynamic_cast<const BpeTokenizer*>(m.tokenizer)) run.tokenizer = m.folder + "/tokenizer.json";
+  if (dynamic_cast<const BpeTokenizer*>(m.tokenizer))
+    run.tokenizer = detail::is_gguf(m.folder) ? m.folder : m.folder + "/tokenizer.json";
   return run;
 }
 
@@ -225,7 +227,7 @@ std::string chat_template_over(const LoadedModel& m, const std::string& model, c
 }
 
 void add_model_options(Command& c, ModelOptions& o) {
-  c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o.model);
+  c.option("--model", "DIR", kModelPaths, o.model);
   c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model", o.adapter);
   add_unknown_option(c, "error", o.unknown);
   c.option("--dtype", "of weights and computation", o.dtype, {"f32", "bf16"});
@@ -236,6 +238,12 @@ void check_language_model(const std::string& folder, const GptConfig& c) {
   TG_CHECK(c.classes == 0, value,
            "[model] {} has a head of {} classes (score). It must be a language model here. See models/reward_model.md.",
            folder, c.classes);
+}
+void check_dtype_given(std::string_view command, const std::string& model, bool given) {
+  TG_CHECK(given || !detail::is_gguf(model), value,
+           "[{}] {} is a GGUF file, whose blocks cannot hold other weights: they are dequantized. Pass --dtype bf16 or "
+           "another, or keep an adapter apart: llama.cpp reads it with --lora.",
+           command, model);
 }
 LoadedModel open_model(const ModelOptions& o) {
   const Device device = Device::parse(o.device);

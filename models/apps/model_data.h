@@ -22,7 +22,9 @@ struct RunData {
   std::optional<Examples> examples = {};           // instead of tokens
   std::optional<ChatTemplate> chat = {};           // the examples' template
 };
-using Words = std::vector<std::string>;  // paths or patterns
+inline constexpr const char* kModelPaths =
+    "what `train --out DIR` wrote, a folder of Hugging Face, or a GGUF file";  // help of --model
+using Words = std::vector<std::string>;                                        // paths or patterns
 std::vector<std::string> files_of(const Words& words);
 bool has_token_file(const Words& words);
 // Texts and token files in order, or a mixture with a group per word. `tokenizer` is null if all are token files.
@@ -47,6 +49,8 @@ struct ModelOptions {
 };
 void add_model_options(Command&, ModelOptions&);
 LoadedModel open_model(const ModelOptions&);
+// An Error for a GGUF file whose weights are written without a dtype.
+void check_dtype_given(std::string_view command, const std::string& model, bool given);
 void check_language_model(const std::string& folder, const GptConfig&);
 // Template of the adapter without {% generation %}, else of the model.
 std::string chat_template_over(const LoadedModel&, const std::string& model, const std::string& adapter);

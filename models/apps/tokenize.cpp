@@ -175,7 +175,8 @@ void declare(Command& c, TokenizerOptions& o) {
 }
 void declare(Command& c, TokenizeOptions& o) {
   c.option("--tokenizer", "PATH",
-           "a tokenizer.json, a .tiktoken file, or a folder with tokenizer.json or with vocab.json and merges.txt",
+           "a tokenizer.json, a .tiktoken file, a GGUF file, or a folder with tokenizer.json or with vocab.json and "
+           "merges.txt",
            o.tokenizer);
   c.option("--pattern", "NAME", "of a .tiktoken file: gpt2, llama3 or qwen2", o.pattern);
   c.list("--in", "FILE", "texts, .jsonl files, and patterns in quotes", o.in);

@@ -1,5 +1,6 @@
 // `tapegrad train`: trains on texts or token files.
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/io/gguf.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/run_flags.h>
@@ -101,6 +102,10 @@ RunSetup new_setup(TrainCommandOptions& o, std::optional<InitialModel>& init) {
   }
   refuse(!o.preset.empty() || !o.arch.empty(), "--model takes the model from its folder; omit --preset and --arch");
   check_separate("train", o.init, o.out);
+  TG_CHECK(!detail::is_gguf(o.init), value,
+           "[train] {0} is a GGUF file, and training changes all weights, which blocks cannot hold. Make a folder: "
+           "`tapegrad export --model {0} --dtype f32 --out DIR`, or train an adapter by `tapegrad finetune`.",
+           o.init);
   init.emplace(o.init);
   RunConfig run = run_of(o, run_from(init->of_data(), init->config), [&](const Difference& d) {
     TG_CHECK(detail::is_train_setting(d.name) || d.name.ends_with("dropout"), value,

@@ -3,6 +3,7 @@
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/chat.h>
+#include <tapegrad/models/tokenizers/model_texts.h>
 #include <tapegrad/models/tokenizers/regex.h>
 
 #include <algorithm>
@@ -91,9 +92,9 @@ Json prepared(const Json& conversation, const Tokenizer* tokenizer) {
   });
 }
 Json object_of(const std::string& folder, const char* name) {
-  const std::string path = folder + "/" + name;
-  if (folder.empty() || !detail::path_exists(path)) return Json::object();
-  const Json file = detail::parse_json(MappedFile(path).text(), "chat", path, 64);
+  const auto text = detail::text_in(folder, name);
+  if (!text) return Json::object();
+  const Json file = detail::parse_json(*text, "chat", folder + "/" + name, 64);
   return file.is_object() ? file : Json::object();
 }
 // Calls f(); its Errors become Errors of a template.
@@ -226,8 +227,7 @@ ChatTemplate::Stop ChatTemplate::stop(const Tokenizer& tokenizer) const {
 }
 
 std::string detail::chat_template_of(const std::string& folder) {
-  if (const std::string file = folder + "/chat_template.jinja"; !folder.empty() && detail::path_exists(file))
-    return std::string(MappedFile(file).text());
+  if (const auto text = detail::text_in(folder, "chat_template.jinja")) return *text;
   const Json config = object_of(folder, "tokenizer_config.json"), &found = config.member("chat_template");
   for (const Json& t : found)
     if (t.contains("template") && t.member("name") == Json("default")) return t["template"].text();

@@ -5,6 +5,7 @@
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/tokenizers/bpe.h>
 #include <tapegrad/models/tokenizers/bpe_parts.h>
+#include <tapegrad/models/tokenizers/model_texts.h>
 #include <tapegrad/ops/binary.h>
 #include <tapegrad/ops/rope.h>
 
@@ -58,14 +59,14 @@ std::string q8_0_of(const std::string& name, const Tensor& made) {
 }
 
 // Tensors are made when written.
-struct GgufFile {
+struct GgufWriter {
   using Value = std::variant<uint32_t, int32_t, float, bool, std::string>;  // types 4 to 8 in a file
   Family family;
   std::string keys = {};
   uint64_t count = 0;  // count of keys
   std::vector<std::pair<detail::ExportTensor, GgufType>> tensors = {};
 
-  explicit GgufFile(const GptConfig& c) : family(detail::family_of(c)) {
+  explicit GgufWriter(const GptConfig& c) : family(detail::family_of(c)) {
     TG_CHECK(c.classes == 0, value, "[gguf] the head has {} classes. It must be a language model's.", c.classes);
     TG_CHECK(family != Family::none, value,
              "[gguf] llama.cpp has no model like this one: {}. Train a model of one family.",
@@ -197,7 +198,7 @@ struct GgufVocabulary {
     return has(id) ? id : -1;
   }
 
-  void set_merges(GgufFile& to, const Tokenizer& tokenizer) const {
+  void set_merges(GgufWriter& to, const Tokenizer& tokenizer) const {
     const Json& merges = json["model"]["merges"];
     const std::string pre = steps_of(parts, !merges.empty());
     const auto shown = [&](const char* key) { return json.contains(key) ? detail::text_of(json[key]) : "null"; };
@@ -222,7 +223,7 @@ struct GgufVocabulary {
                "[gguf] \"ignore_merges\" is {}, and {} in llama.cpp for this pattern: '{}' has other ids there. {}.",
                !theirs, theirs, text, kConvert);
   }
-  void set_scores(GgufFile& to, const Json& merges) const {
+  void set_scores(GgufWriter& to, const Json& merges) const {
     std::vector<float> scores;
     for (const int32_t type : types) scores.push_back(type == kNormal ? -float(merges.size()) : 0);
     for (size_t rank = merges.size(); rank-- > 0;)  // a token's first merge counts
@@ -239,12 +240,11 @@ struct GgufVocabulary {
                }));
   }
 
-  void set_special(GgufFile& to, const GgufOptions& o) const {
-    const std::string folder = o.origin ? o.origin->folder + "/" : "";
+  void set_special(GgufWriter& to, const GgufOptions& o) const {
     std::vector<Json> files;  // the first file with the token counts
     for (const char* name : {"generation_config.json", "config.json", "tokenizer_config.json"})
-      if (const std::string path = folder + name; o.origin && detail::path_exists(path))
-        files.push_back(detail::parse_json(MappedFile(path).text(), kOp, path, 64));
+      if (const auto text = detail::text_in(o.origin ? o.origin->folder : "", name))
+        files.push_back(detail::parse_json(*text, kOp, o.origin->folder + "/" + name, 64));
     const auto noted = [&](const std::string& kind) -> int64_t {  // or -1
       for (const Json& file : files) {
         const Json &id = file.member(kind + "_token_id"), &token = file.member(kind + "_token"),
@@ -276,7 +276,7 @@ struct GgufVocabulary {
   }
 };
 
-void set_model(GgufFile& to, const GptConfig& c) {  // with_sizes()
+void set_model(GgufWriter& to, const GptConfig& c) {  // with_sizes()
   const auto key = [&](const char* name) { return fmt::format("{}.{}", name_of(to.family), name); };
   const bool gpt2 = to.family == Family::gpt2;
   std::vector<std::pair<const char*, int64_t>> numbers = {
@@ -323,7 +323,7 @@ GgufType detail::gguf_type(std::string_view name) {
 }
 
 void save_gguf(const std::string& path, const GptConfig& c, const Params& params, const GgufOptions& o) {
-  GgufFile file(c);
+  GgufWriter file(c);
   TG_CHECK(o.tokenizer, value,
            "[gguf] the model has no tokenizer, and llama.cpp needs one. Copy the tokenizer.json of its base there, or "
            "train with one.");
@@ -350,7 +350,7 @@ void save_gguf(const std::string& path, const GptConfig& c, const Params& params
 
 void save_gguf_adapter(const std::string& path, const GptConfig& c, const Lora& lora) {
   NoGradScope off;
-  GgufFile file(c);
+  GgufWriter file(c);
   const auto alpha = float(lora.config().alpha);
   file.set("general.type", "adapter");
   file.set("adapter.type", "lora");

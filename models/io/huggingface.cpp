@@ -3,8 +3,10 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/chat.h>
+#include <tapegrad/models/io/gguf_read.h>
 #include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/tokenizers/bpe.h>
+#include <tapegrad/models/tokenizers/model_texts.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/shape_ops.h>
 
@@ -118,12 +120,14 @@ std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
 }
 
 // Links are untrusted: the copy keeps the target's permissions.
-void copy_with_permissions(const std::string& from, const std::string& to) {
+void copy_with_permissions(const std::string& folder, const char* name, const std::string& to) {
   namespace fs = std::filesystem;
   std::error_code none;
-  if (fs::is_symlink(from, none) && from.ends_with(".json"))
-    (void)detail::parse_json(MappedFile(from).text(), "huggingface", from, 64);
-  detail::write_file_atomically(to, MappedFile(from).text());
+  const auto text = detail::text_in(folder, name);
+  if (!text) return;
+  const std::string from = folder + "/" + name;
+  if (fs::is_symlink(from, none) && from.ends_with(".json")) (void)detail::parse_json(*text, "huggingface", from, 64);
+  detail::write_file_atomically(to, *text);
   const fs::perms its = fs::status(from, none).permissions();
   if (!none) fs::permissions(to, its & (fs::perms::owner_all | fs::perms::group_all | fs::perms::others_all), none);
 }
@@ -146,13 +150,18 @@ HuggingFaceSource detail::read_huggingface(const std::string& folder) {
     before = stored_config(detail::own_json(origin.config));
   });
   origin.eos_tokens = detail::eos_tokens_of_huggingface(folder);
+  if (detail::is_gguf(folder)) return origin;
   const Weights w(folder, detail::family_of(origin.model));
   for (const auto& [theirs, name] : w.in_file) origin.dtypes[theirs] = w.shards.info(name).dtype;
   if (before && still_says(*before, origin.model, w)) origin.model = *before;
   return origin;
 }
 
-TensorSource detail::huggingface_weights(const std::string& folder, const GptConfig& c) {
+TensorSource detail::huggingface_weights(const std::string& folder, const GptConfig& c, DType dtype) {
+  if (detail::is_gguf(folder)) {
+    const auto file = std::make_shared<const detail::GgufWeights>(folder, c);
+    return {file->shapes(), [=](const std::string& ours) { return file->read(ours, dtype); }};
+  }
   const auto w = std::make_shared<const Weights>(folder, detail::family_of(c));
   auto entries = std::make_shared<std::map<std::string, detail::TensorMapping>>();
   TensorSource source;
@@ -229,8 +238,7 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
   }
   detail::write_shards(folder, tensors, o.max_shard);
   for (const char* name : kOthers)
-    if (const std::string from = o.origin ? o.origin->folder + "/" + name : ""; o.origin && detail::path_exists(from))
-      copy_with_permissions(from, folder + "/" + name);
+    if (o.origin) copy_with_permissions(o.origin->folder, name, folder + "/" + name);
   if (o.tokenizer) detail::save_tokenizer(folder, *o.tokenizer, c.context, o.chat_template);
   if (!o.tokenizer && !o.chat_template.empty())
     detail::write_file_atomically(folder + "/chat_template.jinja", o.chat_template);

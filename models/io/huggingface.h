@@ -26,7 +26,7 @@ struct HuggingFaceSource {
 };
 
 namespace detail {
-/// Text of config.json in the folder of any model.
+/// Text of config.json in the folder of any model. A GGUF file has one as transformers would write it.
 std::string model_config_text(const std::string& folder);
 /// Reads a config.json; ignores unknown keys. Messages have `source`. An Error names key
 /// and value for an unsupported model_type, a key that would change results, or what GptConfig::validate() refuses.
@@ -39,8 +39,8 @@ std::string gpt_config_to_huggingface(const GptConfig&, DType dtype = DType::f32
 /// it.
 HuggingFaceSource read_huggingface(const std::string& folder);
 /// Weights as parameters of a Gpt. An Error names the first tensor that is missing, unknown, of another shape, or
-/// not F32, BF16 or F16.
-TensorSource huggingface_weights(const std::string& folder, const GptConfig&);
+/// not F32, BF16 or F16. Those of a GGUF file (gguf_read.h) are made in `dtype`.
+TensorSource huggingface_weights(const std::string& folder, const GptConfig&, DType dtype = DType::f32);
 
 /// Writes tokenizer.json and tokenizer_config.json for AutoTokenizer into an existing `folder`, atomically each.
 /// `context`: the model's, in tokens. `chat_template`: Jinja.

@@ -2,7 +2,9 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/fields.h>
+#include <tapegrad/models/io/gguf_read.h>
 #include <tapegrad/models/io/huggingface.h>
+#include <tapegrad/models/tokenizers/model_texts.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -308,10 +310,10 @@ GptConfig detail::gpt_config_from_huggingface(std::string_view text, const std::
 }
 
 std::vector<int64_t> detail::eos_tokens_of_huggingface(const std::string& folder) {
-  for (const std::string& source : {folder + "/generation_config.json", folder + "/config.json"}) {
-    const Json json = detail::path_exists(source)
-                          ? detail::parse_json(MappedFile(source).text(), "huggingface", source, kDepth)
-                          : Json();
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const std::string source = folder + "/" + name;
+    const auto text = detail::text_in(folder, name);
+    const Json json = text ? detail::parse_json(*text, "huggingface", source, kDepth) : Json();
     const Json* x = json.is_object() ? Keys{json}.find("eos_token_id") : nullptr;
     if (!x || (x->is_array() && x->empty())) continue;
     const auto is_token = [](const Json& t) {
@@ -358,6 +360,11 @@ std::string detail::model_config_text(const std::string& folder) {
   constexpr size_t kMost = 50'000'000;  // bytes
   const std::string path = folder + "/config.json";
   std::error_code error;
+  if (detail::is_gguf(folder)) {
+    Json config = detail::own_json(detail::gpt_config_to_huggingface(detail::gguf_config(detail::GgufFile(folder))));
+    config.erase("tapegrad");
+    return detail::text_of(config, 2) + "\n";
+  }
   if (fs::is_regular_file(folder, error)) {
     const MappedFile file(folder);
     const std::string other = detail::foreign_format(file.text().substr(0, 512));

@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/gguf.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -12,7 +13,9 @@ namespace {
 
 constexpr std::string_view kKeys[] = {"model", "tokenizer", "train"};
 
-std::string config_path(const std::string& folder) { return folder + "/config.json"; }
+std::string config_path(const std::string& folder) {
+  return detail::is_gguf(folder) ? folder : folder + "/config.json";
+}
 constexpr const char* kTokenizerFile = "tokenizer.json";  // file of long tokenizers
 std::string tokenizer_path(const std::string& folder) { return fmt::format("{}/{}", folder, kTokenizerFile); }
 std::string weights_path(const std::string& folder) { return folder + "/model.safetensors"; }
@@ -40,7 +43,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& folder, const Json* n
     std::unique_ptr<Tokenizer> t = as_noted();
     if (tokenizer_json(*t) == MappedFile(tokenizer_path(folder)).text()) return t;
   }
-  if (has(kTokenizerFile) || has("vocab.json") || has("tokenizer.model")) return in_files();
+  if (detail::is_gguf(folder) || has(kTokenizerFile) || has("vocab.json") || has("tokenizer.model")) return in_files();
   return nullptr;
 }
 
@@ -122,7 +125,7 @@ ModelFile load_model(const std::string& folder, bool is_gpt, const Params& param
            folder);
   check_fits(folder, file, in_file(config_path(folder), [&] { return read(file.config); }));
   if (file.origin) {
-    params.load(detail::huggingface_weights(folder, file.origin->model));
+    params.load(detail::huggingface_weights(folder, file.origin->model, params.dtype()));
     in_file(folder, make);  // huggingface_weights() refuses others
     return file;
   }

@@ -51,8 +51,8 @@ class BpeTokenizer final : public Tokenizer {
   std::shared_ptr<const detail::BpeParts> parts_;
 };
 
-/// Reads a tokenizer.json, a .tiktoken file of ranks, or a folder with tokenizer.json or with vocab.json and
-/// merges.txt. The folder's tokenizer_config.json, added_tokens.json and special_tokens_map.json are followed or
+/// Reads a tokenizer.json, a .tiktoken file of ranks, a GGUF file, or a folder with tokenizer.json or with vocab.json
+/// and merges.txt. The folder's tokenizer_config.json, added_tokens.json and special_tokens_map.json are followed or
 /// refused by name (models/tokenizers/tokenizers.md). `pattern`: for ranks. An Error names the path.
 BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern = "");
 

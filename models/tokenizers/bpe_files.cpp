@@ -1,8 +1,10 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/gguf.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/tokenizers/bpe.h>
 #include <tapegrad/models/tokenizers/bpe_parts.h>
+#include <tapegrad/models/tokenizers/model_texts.h>
 #include <tapegrad/models/tokenizers/utf8.h>
 
 #include <algorithm>
@@ -309,7 +311,9 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
   if (!detail::is_folder(path)) {
     if (path.ends_with(".tiktoken")) return BpeTokenizer::from_ranks(text_of_file(path), pattern, path);
     const bool is_json = !path.ends_with(".model") && !path.ends_with("merges.txt");
-    const std::string text = is_json ? text_of_file(path) : "";
+    const std::string text = detail::is_gguf(path) ? *detail::text_in(path, "tokenizer.json")
+                             : is_json             ? text_of_file(path)
+                                                   : "";
     const Json json = is_json ? detail::parse_json(text, "tokenizer", path, detail::kTokenizerDepth) : Json();
     TG_CHECK(json.member("model").is_object(), value, "[tokenizer] {} is no tokenizer.json, which has a \"model\". {}",
              path, way_out_of(path));

@@ -175,7 +175,7 @@ foreach(name train finetune export generate tokenizer tokenize inspect plot)
         fail_if("${what} is not refused" NOT "${flag} ${what}" MATCHES "(model|base) a model|adapter an ad|resume .*run\
 |RUN .*(run|text|token|JSON|GGUF|Hugging|weights)|(data|in|train|prompts) a (text|JSON)|data a token f\
 |tokenizer a (tok|JSON)|(config|machine) a JSON\
-|model a file|(resume|RUN|tokenizer) a model")
+|model a file|(resume|RUN|tokenizer) a model|(model|base|tokenizer) a GGUF")
       endif()
     endforeach()
   endforeach()

@@ -16,7 +16,7 @@ void put(const std::string& path, std::string_view text) { detail::write_file_at
 
 const std::pair<std::string_view, std::string_view> kForeign[] = {
     {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n"sv, "git lfs pull"},
-    {"GGUF\3\0\0\0\1\0\0\0"sv, "GGUF file of llama.cpp"},
+    {"ggjt\3\0\0\0\1\0\0\0"sv, "file of an old llama.cpp"},
     {"PK\3\4\x14\0\0\0\0\0"sv, "zip file"},
     {"\x80\2}q\0(X\3\0\0\0abcq\1"sv, "pickle of PyTorch"},
     {"\x80\2\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19."sv, "pickle of PyTorch"},
@@ -71,6 +71,9 @@ TEST_CASE("foreign files: other formats in a file's place are named, with the wa
     put(m / "model.safetensors", start_even);
     CHECK_SAYS(load_model(m.path), name);
   }
+  put(f / "a.txt", "GGUF\3\0\0\0\1\0\0\0"sv), put(f / "a.npy", "GGUF\3\0\0\0\1\0\0\0"sv);
+  CHECK_SAYS(read_texts(std::vector{f / "a.txt"}), "GGUF file of llama.cpp", "Pass it to --model");
+  CHECK_SAYS(TokenData::from_file(f / "a.npy"), "GGUF file of llama.cpp", "Pass it to --model");
   put(f / "page", kPage);
   CHECK_SAYS(SafetensorsFile(f / "page"), "a page of HTML");
   CHECK_SAYS(read_tokenizer(f / "page"), "a page of HTML");

@@ -1,0 +1,14 @@
+// Texts of a model: the files of its folder, or what a GGUF file has of them.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tg::detail {
+
+// The text of a file in a model's folder, or nothing. A GGUF file has tokenizer.json, tokenizer_config.json,
+// generation_config.json and chat_template.jinja, made from its keys. An Error for a GGUF file whose tokenizer has no
+// equal tokenizer.json.
+std::optional<std::string> text_in(const std::string& model, std::string_view name);
+
+}  // namespace tg::detail
