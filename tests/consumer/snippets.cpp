@@ -102,6 +102,11 @@ void eight_bits() {
   check(close(tg::int8_linear(q, tg::quantize_rowwise(w)), y, 0.5), "int8_linear");
   check(close(tg::fp8_linear(tg::quantize_fp8(x), tg::quantize_fp8(w)), y, 1.5), "fp8_linear");
   check(close(tg::switchback_linear(x, w), y, 0.5), "switchback_linear");
+  const tg::Tensor wide = normal({4, 64});
+  const tg::BlockWeight blocks = tg::quantize_nf4(normal({32, 64}));  // frozen, 4.5 bits per element
+  check(equal(tg::block_linear(wide, blocks), tg::linear(wide, tg::dequantize(blocks, tg::DType::f32))),
+        "block_linear");
+  check(shape_is(tg::block_rows(blocks, tg::zeros({2, 5}, tg::DType::i64), tg::DType::bf16), {2, 5, 64}), "block_rows");
 }
 
 void gradients() {
