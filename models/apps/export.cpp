@@ -67,8 +67,8 @@ int run(ExportOptions& o) {
   check_alone("export");
   const std::string out = new_output("export", o.out, gguf ? "file" : "folder");
   const std::string base = alone ? base_of(o) : o.model;
-  check_dtype_given("export", base, alone || o.dtype != "same");
-  LoadedModel m = load_model(base);
+  check_dtype_given("export", base, o.adapter, alone || o.dtype != "same");
+  LoadedModel m = dequantized_model(base, o.adapter);
   std::string what = fmt::format("a {}", name_of(detail::family_of(m.model.config())));
   if (alone) {
     const Lora lora = adapted(o.adapter, m, base);

@@ -28,7 +28,8 @@ struct Base {
   std::string weights = weights_hash(loaded.params);
   std::optional<Lora> lora = {};  // default: that of --adapter
 
-  Base(const std::string& f, Device device, DType dtype) : folder(f), loaded(load_model(f, device, dtype)) {}
+  Base(const std::string& f, Device device, DType dtype, Blocks blocks)
+      : folder(f), loaded(load_model(f, device, dtype, blocks)) {}
 
   ModelOfData of_data(const std::string& adapter = "") const {
     check_language_model(folder, loaded.model.config());
@@ -38,7 +39,7 @@ struct Base {
 };
 
 // Flags must agree with the adapter at `path`, which is trained further.
-void check_lora(const LoraFlags& o, const LoraConfig& c, DType base, const std::string& path) {
+void check_lora(const LoraFlags& o, const LoraConfig& c, DType base, bool nf4, const std::string& path) {
   const auto same = [&](const char* flag, const auto& given, const auto& began) {
     TG_CHECK(given == began, value,
              "[finetune] {} is {} in {}, and {} is given. Training keeps the shape of an adapter. Leave it out.", flag,
@@ -48,7 +49,7 @@ void check_lora(const LoraFlags& o, const LoraConfig& c, DType base, const std::
   if (o.alpha) same("alpha", *o.alpha, c.alpha);
   if (o.dropout) same("lora-dropout", *o.dropout, c.dropout);
   if (o.rslora) same("rslora", o.rslora, c.rslora);
-  if (!o.base_dtype.empty()) same("base-dtype", o.base_dtype, name_of(base));
+  if (!o.base_dtype.empty()) same("base-dtype", o.base_dtype, nf4 ? "nf4" : name_of(base));
   TG_CHECK(o.targets.empty() || o.targets == c.targets, value,
            "[finetune] the targets in {} differ from those given. Training keeps the shape of an adapter. Leave "
            "--targets out.",
@@ -60,8 +61,12 @@ RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base)
   if (o.out.empty()) o.out = "adapter";
   check_separate("finetune", o.model, o.out);
   DType dtype = o.lora.base();
-  if (!o.adapter.empty() && o.lora.base_dtype.empty()) dtype = detail::adapter_base(o.adapter).dtype;
-  base.emplace(o.model, device, dtype);
+  Blocks blocks = o.lora.blocks();
+  if (!o.adapter.empty() && o.lora.base_dtype.empty()) {
+    const AdapterBase before = detail::adapter_base(o.adapter);
+    dtype = before.dtype, blocks = before.nf4 ? Blocks::nf4 : Blocks::file;
+  }
+  base.emplace(o.model, device, dtype, blocks);
   RunConfig of_model = run_from(base->of_data(), base->loaded.model.config());
   of_model.train.dtype = dtype;
   RunConfig run = run_of(o, of_model, [&](const Difference& d) {
@@ -70,14 +75,14 @@ RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base)
              d.before, o.model, d.after);
   });
   TG_CHECK(dtype == DType::f32 || run.train.dtype == dtype, value,
-           "[finetune] dtype is {}, and base-dtype is bf16. Weights in bf16 need matmuls in bf16. Omit --dtype or "
+           "[finetune] dtype is {}, and base-dtype is {}. Weights in bf16 need matmuls in bf16. Omit --dtype or "
            "--base-dtype.",
-           name_of(*run.train.dtype));
+           name_of(*run.train.dtype), o.lora.base_dtype == "nf4" ? "nf4" : "bf16");
   LoraConfig lora;
   if (!o.adapter.empty()) {
     base->lora = adapted(o.adapter, base->loaded, o.model);
     lora = base->lora->config();
-    check_lora(o.lora, lora, base->lora->base_dtype(), o.adapter);
+    check_lora(o.lora, lora, base->lora->base_dtype(), blocks == Blocks::nf4, o.adapter);
   } else {
     lora = o.lora.config();
     lora.seed = run.train.seed;
@@ -98,7 +103,7 @@ RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base)
     }
     return d;
   });
-  s.checkpoint.finetuning = {detail::absolute_path(o.model), base->weights, lora, dtype};
+  s.checkpoint.finetuning = {detail::absolute_path(o.model), base->weights, lora, dtype, blocks == Blocks::nf4};
   return s;
 }
 
@@ -107,9 +112,10 @@ RunSetup resumed_setup(const FinetuneOptions& o, Device device, std::optional<Ba
   const std::string path = checkpoint_path(o.resume);
   const Finetuning began = *opened.checkpoint.finetuning;
   TG_CHECK(o.adapter.empty(), value, "[finetune] a resumed run keeps its adapter. Leave --adapter out.");
-  check_lora(o.lora, began.lora, began.base, path);
+  check_lora(o.lora, began.lora, began.base, began.nf4, path);
   const std::string& folder = o.model.empty() ? began.model : o.model;
-  explain_missing(path, "model", !o.model.empty(), [&] { base.emplace(folder, device, began.base); });
+  explain_missing(path, "model", !o.model.empty(),
+                  [&] { base.emplace(folder, device, began.base, began.nf4 ? Blocks::nf4 : Blocks::file); });
   TG_CHECK(base->weights == began.weights, value,
            "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. "
            "A run can only resume over the same weights. Restore them, or pass their folder with --model.",
@@ -140,7 +146,8 @@ int run(FinetuneOptions& o) {
     const AdapterOptions options{.layout = adapter_layout(base.loaded.model.config()),
                                  .base = base.weights,
                                  .folder = detail::absolute_path(base.folder),
-                                 .chat_template = chat};
+                                 .chat_template = chat,
+                                 .nf4 = s.checkpoint.finetuning->nf4};
     return {
         .model = base.loaded.model,
         .params = lora.params(),
@@ -174,8 +181,8 @@ int run(MergeOptions& o) {
   const std::vector<std::string> former = detail::huggingface_files(out);
   check_free("merge", o.out, "model", former, o.overwrite);
   check_free("merge", o.out, "model", {"adapter_config.json"}, o.overwrite);
-  check_dtype_given("merge", o.model, !o.dtype.empty());
-  LoadedModel m = load_model(o.model);
+  check_dtype_given("merge", o.model, o.adapter, !o.dtype.empty());
+  LoadedModel m = dequantized_model(o.model, o.adapter);
   refuse(!o.dtype.empty() && !m.origin, "--dtype is for a folder of Hugging Face or a GGUF file. Leave it out");
   HuggingfaceOptions options{.origin = m.origin ? &*m.origin : nullptr};
   if (!o.dtype.empty()) options.dtype = detail::dtype_from_name(o.dtype);

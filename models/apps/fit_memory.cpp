@@ -68,11 +68,13 @@ int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std
   const int64_t data = device != Device::cpu() ? 0
                        : s.data.examples       ? s.checkpoint.data.tokens * 8
                                                : s.data.tokens.bytes();
+  const auto base = tuned ? weights_in_blocks(tuned->model, tuned->base, tuned->nf4 ? Blocks::nf4 : Blocks::file)
+                          : std::function<TensorSource()>();
   const Peak peak = [&](const RunConfig& run) {
     TrainConfig t = run.train;
     if (run.data.objective == Objective::dpo) t.batch *= 2;  // chosen and rejected answers
     return data + plan_memory(run.model, t, device, tuned ? &tuned->lora : nullptr, tuned ? tuned->base : DType::f32,
-                              Communicator::world())
+                              Communicator::world(), base)
                       .peak;
   };
   if (!o.ignore_memory)

@@ -103,7 +103,7 @@ Described of_adapter(const std::string& folder) {
 
 // A table of the adapter's modules by our names.
 std::string modules_over(const std::string& model, const std::string& adapter) {
-  LoadedModel m = load_model(model);
+  LoadedModel m = load_model(model, {}, DType::f32, detail::adapter_base(adapter).nf4 ? Blocks::nf4 : Blocks::file);
   const Lora lora = load_adapter(adapter, m);
   std::string all = fmt::format("\n{:24}  {:>6} {:>6} {:>8} {:>8}  over {}\n", "module", "row", "rows", "rank", "scale",
                                 printable(model));
@@ -191,6 +191,9 @@ Plans plans_of(InspectOptions o) {
   if (t.accumulate == 1 && !o.settings.contains("accumulate")) t.accumulate = o.ranks;  // one micro-batch per rank
   const auto world = o.ranks > 1 ? Communicator::fake(int(o.ranks)) : Communicator::self();
   const LoraConfig lora = o.lora.config();
+  const auto base =
+      o.model.empty() ? std::function<TensorSource()>() : weights_in_blocks(o.model, o.lora.base(), o.lora.blocks());
+  const bool adapters = o.lora.given() || base;
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
       TrainConfig row = t;
@@ -198,7 +201,7 @@ Plans plans_of(InspectOptions o) {
       if (dtype == DType::bf16 || o.lora.base() == DType::f32)
         all.rows.push_back(
             {dtype, recompute,
-             plan_memory(all.run.model, row, device, o.lora.given() ? &lora : nullptr, o.lora.base(), world)});
+             plan_memory(all.run.model, row, device, adapters ? &lora : nullptr, o.lora.base(), world, base)});
     }
   return all;
 }
@@ -267,7 +270,9 @@ Roofline roofline_of(const InspectOptions& o) {
     for (const std::string_view name : detail::device_roofline_names())
       all.machines.push_back(device_roofline(std::string(name)));
   const LoraConfig lora = o.lora.config();
-  all.work = step_work(all.run.model, all.run.train, {}, o.lora.given() ? &lora : nullptr, o.lora.base());
+  const auto base =
+      o.model.empty() ? std::function<TensorSource()>() : weights_in_blocks(o.model, o.lora.base(), o.lora.blocks());
+  all.work = step_work(all.run.model, all.run.train, {}, o.lora.given() || base ? &lora : nullptr, o.lora.base(), base);
   all.ops = all.work.all();
   std::ranges::stable_sort(all.ops, std::greater<>(),
                            [&](const WorkOfOp& op) { return detail::floor_seconds(op, all.machines[0]); });

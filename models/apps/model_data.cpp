@@ -213,8 +213,11 @@ RunConfig run_from(const ModelOfData& m, const GptConfig& config) {
 }
 
 Lora adapted(const std::string& adapter, LoadedModel& m, const std::string& folder) {
-  Lora lora = load_adapter(adapter, m);
   const AdapterBase base = detail::adapter_base(adapter);
+  std::optional<LoadedModel> in_blocks;  // of the hash
+  if (m.params.all_blocks().empty() && (base.nf4 || detail::is_gguf(folder)))
+    in_blocks = load_model(folder, {}, DType::f32, base.nf4 ? Blocks::nf4 : Blocks::file);
+  Lora lora = load_adapter(adapter, m, in_blocks ? &in_blocks->params : nullptr);
   const auto last = [](const std::string& path) { return std::filesystem::path(path + "/").parent_path().filename(); };
   if (base.hash.empty() && !base.folder.empty() && last(base.folder) != last(detail::absolute_path(folder)))
     print_note("{} names {} as its base, and is used over {}", adapter, printable(base.folder), folder);
@@ -239,17 +242,29 @@ void check_language_model(const std::string& folder, const GptConfig& c) {
            "[model] {} has a head of {} classes (score). It must be a language model here. See models/reward_model.md.",
            folder, c.classes);
 }
-void check_dtype_given(std::string_view command, const std::string& model, bool given) {
-  TG_CHECK(given || !detail::is_gguf(model), value,
-           "[{}] {} is a GGUF file, whose blocks cannot hold other weights: they are dequantized. Pass --dtype bf16 or "
-           "another, or keep an adapter apart: llama.cpp reads it with --lora.",
-           command, model);
+void check_dtype_given(std::string_view command, const std::string& model, const std::string& adapter, bool given) {
+  const bool nf4 = !adapter.empty() && detail::adapter_base(adapter).nf4;
+  TG_CHECK(
+      given || !(nf4 || detail::is_gguf(model)), value,
+      "[{}] {}, whose blocks cannot hold other weights: they are dequantized. Pass --dtype bf16 or another, or keep "
+      "an adapter apart: llama.cpp reads it with --lora.",
+      command, nf4 ? adapter + " was trained over weights in nf4" : model + " is a GGUF file");
+}
+std::function<TensorSource()> weights_in_blocks(const std::string& folder, DType dtype, Blocks blocks) {
+  if (blocks == Blocks::file && !detail::is_gguf(folder)) return {};
+  const auto file = std::make_shared<const ModelFile>(detail::read_model_file(folder));
+  return [=] { return detail::model_weights(folder, *file, dtype, blocks); };
+}
+LoadedModel dequantized_model(const std::string& folder, const std::string& adapter) {
+  const bool nf4 = !adapter.empty() && detail::adapter_base(adapter).nf4;
+  return load_model(folder, {}, DType::f32, nf4 ? Blocks::nf4_values : Blocks::none);
 }
 LoadedModel open_model(const ModelOptions& o) {
   const Device device = Device::parse(o.device);
   detail::runtime_of(device);
   if (o.threads != 0) set_threads(o.threads);  // 0 would wait for other ranks
-  LoadedModel m = load_model(o.model, device, detail::dtype_from_name(o.dtype));
+  const bool nf4 = !o.adapter.empty() && detail::adapter_base(o.adapter).nf4;
+  LoadedModel m = load_model(o.model, device, detail::dtype_from_name(o.dtype), nf4 ? Blocks::nf4 : Blocks::file);
   check_language_model(o.model, m.model.config());
   if (!o.adapter.empty()) adapted(o.adapter, m, o.model);
   return m;

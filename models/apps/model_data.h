@@ -49,8 +49,12 @@ struct ModelOptions {
 };
 void add_model_options(Command&, ModelOptions&);
 LoadedModel open_model(const ModelOptions&);
-// An Error for a GGUF file whose weights are written without a dtype.
-void check_dtype_given(std::string_view command, const std::string& model, bool given);
+// Weights for a plan, if some stay in blocks; else an empty function.
+std::function<TensorSource()> weights_in_blocks(const std::string& folder, DType, Blocks);
+// An Error for weights in blocks that are written without a dtype.
+void check_dtype_given(std::string_view command, const std::string& model, const std::string& adapter, bool given);
+// The model with the values that the adapter was trained over, all of them parameters.
+LoadedModel dequantized_model(const std::string& folder, const std::string& adapter);
 void check_language_model(const std::string& folder, const GptConfig&);
 // Template of the adapter without {% generation %}, else of the model.
 std::string chat_template_over(const LoadedModel&, const std::string& model, const std::string& adapter);

@@ -50,9 +50,11 @@ void add_lora_options(Command& c, LoraFlags& o) {
   c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o.alpha, std::nullopt);
   c.toggle("--rslora", "scale the adapters by alpha / sqrt(rank)", o.rslora);
   c.option("--lora-dropout", "part of the adapters' inner activations dropped in training", o.dropout, lora.dropout);
-  c.option("--base-dtype",
-           "of the frozen weights: f32, or bf16 for half the memory, and --dtype is bf16 too; default: f32",
-           o.base_dtype, {"f32", "bf16"});
+  c.option(
+      "--base-dtype",
+      "of the frozen weights: f32; bf16 for half the memory, and --dtype is bf16 too; or nf4, 4.5 bits for those of "
+      "the blocks' Linear layers, and bf16 for others; a GGUF file keeps its blocks; default: f32",
+      o.base_dtype, {"f32", "bf16", "nf4"});
   c.list("--targets", "PATTERN",
          "modules that get an adapter, * for any characters: '*.attn.qkv' '*.attn.proj' '*.mlp.fc' '*.mlp.proj' "
          "lm_head, with rope '*.attn.q' '*.attn.k' '*.attn.v', with swiglu '*.mlp.gate' '*.mlp.up'; default: " +

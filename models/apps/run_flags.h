@@ -1,6 +1,7 @@
 // Flags of settings and of training runs.
 #pragma once
 #include <tapegrad/models/apps/run.h>
+#include <tapegrad/models/io/model_dir.h>
 
 namespace tg::apps {
 
@@ -12,7 +13,8 @@ struct LoraFlags {
   std::optional<double> alpha, dropout;
   bool rslora = false;
   bool given() const { return rank || alpha || dropout || rslora || !targets.empty() || !base_dtype.empty(); }
-  DType base() const { return base_dtype == "bf16" ? DType::bf16 : DType::f32; }
+  DType base() const { return base_dtype == "bf16" || base_dtype == "nf4" ? DType::bf16 : DType::f32; }
+  Blocks blocks() const { return base_dtype == "nf4" ? Blocks::nf4 : Blocks::file; }
   LoraConfig config() const;
 };
 void add_lora_options(Command&, LoraFlags&);

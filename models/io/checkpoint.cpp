@@ -46,6 +46,7 @@ template <class F> void visit(LoraConfig& c, F f) {
 template <class F> void visit(Finetuning& x, F f) {
   f("model", x.model), f("weights", x.weights), f("lora", x.lora);
   if (x.base != DType::f32) f("base", x.base);
+  if (x.nf4) f("nf4", x.nf4);
 }
 template <class T>
 concept Visited = requires(T& x) { visit(x, [](auto&&...) {}); };
@@ -211,6 +212,7 @@ Checkpoint load_checkpoint(const std::string& path) {
   if (r.has("finetuning")) {
     Finetuning& f = c.finetuning.emplace();
     if (r.object_of("finetuning").contains("base")) f.base = DType::bf16;  // visit() then lists it
+    f.nf4 = r.object_of("finetuning").contains("nf4");
     r.read("finetuning", f);
   }
   if (r.has("unvalidated")) {

@@ -43,6 +43,7 @@ struct Finetuning {
   std::string weights;  ///< weights_hash() of the base (peft.h)
   LoraConfig lora;
   DType base = DType::f32;  ///< dtype of the frozen weights
+  bool nf4 = false;         ///< Blocks::nf4
 };
 
 /// Contents of the file: state.tensors as tensors, the rest as JSON metadata.

@@ -234,11 +234,12 @@ std::optional<BlockWeight> detail::GgufWeights::blocks(const std::string& ours) 
     if (!format) return {};
     const int64_t bytes = t.row_bytes();
     Tensor codes = empty(Layout::contiguous({p.rows, bytes}, DType::u8));
+    all.parts.push_back({codes, *format});
+    if (running_dry()) continue;
     uint8_t* const to = codes.mutable_data<uint8_t>();
     each_row(p, e.columns, [&](int64_t row, const std::byte* from, const GgufTensorType&) {
       std::memcpy(to + row * bytes, from, size_t(bytes));
     });
-    all.parts.push_back({codes, *format});
   }
   return all;
 }

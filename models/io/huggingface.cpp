@@ -157,10 +157,12 @@ HuggingFaceSource detail::read_huggingface(const std::string& folder) {
   return origin;
 }
 
-TensorSource detail::huggingface_weights(const std::string& folder, const GptConfig& c, DType dtype) {
+TensorSource detail::huggingface_weights(const std::string& folder, const GptConfig& c, DType dtype, bool keep_blocks) {
   if (detail::is_gguf(folder)) {
     const auto file = std::make_shared<const detail::GgufWeights>(folder, c);
-    return {file->shapes(), [=](const std::string& ours) { return file->read(ours, dtype); }};
+    TensorSource source{file->shapes(), [=](const std::string& ours) { return file->read(ours, dtype); }};
+    if (keep_blocks) source.blocks = [=](const std::string& ours) { return file->blocks(ours); };
+    return source;
   }
   const auto w = std::make_shared<const Weights>(folder, detail::family_of(c));
   auto entries = std::make_shared<std::map<std::string, detail::TensorMapping>>();

@@ -39,8 +39,9 @@ std::string gpt_config_to_huggingface(const GptConfig&, DType dtype = DType::f32
 /// it.
 HuggingFaceSource read_huggingface(const std::string& folder);
 /// Weights as parameters of a Gpt. An Error names the first tensor that is missing, unknown, of another shape, or
-/// not F32, BF16 or F16. Those of a GGUF file (gguf_read.h) are made in `dtype`.
-TensorSource huggingface_weights(const std::string& folder, const GptConfig&, DType dtype = DType::f32);
+/// not F32, BF16 or F16. Those of a GGUF file (gguf_read.h) are made in `dtype`, or stay in blocks.
+TensorSource huggingface_weights(const std::string& folder, const GptConfig&, DType dtype = DType::f32,
+                                 bool keep_blocks = false);
 
 /// Writes tokenizer.json and tokenizer_config.json for AutoTokenizer into an existing `folder`, atomically each.
 /// `context`: the model's, in tokens. `chat_template`: Jinja.

@@ -1,10 +1,13 @@
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/gguf.h>
 #include <tapegrad/core/io/json.h>
+#include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/tokenizers/bpe.h>
+#include <tapegrad/ops/factories.h>
 
 #include <algorithm>
 
@@ -116,7 +119,39 @@ void check_fits(const std::string& folder, ModelFile& file, int64_t vocab_size) 
       config_path(folder), file.tokenizer->vocab_size(), vocab_size);
   file.tokenizer.reset();
 }
-ModelFile load_model(const std::string& folder, bool is_gpt, const Params& params,
+TensorSource model_weights(const std::string& folder, const ModelFile& file, DType dtype, Blocks blocks) {
+  TensorSource source;
+  const bool nf4 = blocks == Blocks::nf4 || blocks == Blocks::nf4_values;
+  if (file.origin) {
+    TG_CHECK(!nf4 || !detail::is_gguf(folder), value,
+             "[model] {} is a GGUF file, whose blocks nf4 would quantize again. Leave nf4 out.", folder);
+    source = detail::huggingface_weights(folder, file.origin->model, dtype, blocks == Blocks::file);
+  } else {
+    const auto weights = std::make_shared<const SafetensorsFile>(weights_path(folder));
+    source.read = [weights](const std::string& name) { return weights->tensor(name); };
+    for (const std::string& name : weights->names()) source.shapes[name] = weights->info(name).shape;
+  }
+  const auto shapes = source.shapes;
+  if (detail::running_dry()) source.read = [=](const std::string& name) { return zeros(shapes.at(name), dtype); };
+  if (nf4)
+    source.blocks = [=, read = source.read](const std::string& name) -> std::optional<BlockWeight> {
+      const Shape& s = shapes.at(name);
+      const bool fits =
+          name.starts_with("h.") && s.size() == 2 && s[1] % layout_of_block(BlockFormat::nf4).elements == 0;
+      if (!fits) return {};
+      NoGradScope off;
+      BlockWeight w = quantize_nf4(read(name).to(DType::f32));
+      eval({w.parts[0].codes});
+      return w;
+    };
+  if (blocks == Blocks::nf4_values)
+    source.read = [=, read = source.read, all = std::exchange(source.blocks, {})](const std::string& name) {
+      const auto w = all(name);
+      return w ? dequantize(*w, DType::f32) : read(name);
+    };
+  return source;
+}
+ModelFile load_model(const std::string& folder, bool is_gpt, const Params& params, Blocks blocks,
                      const std::function<int64_t(const std::string&)>& read, const std::function<void()>& make) {
   ModelFile file = detail::read_model_file(folder);
   TG_CHECK(is_gpt || !file.origin, value,
@@ -124,16 +159,8 @@ ModelFile load_model(const std::string& folder, bool is_gpt, const Params& param
            "as load_model<Gpt>().",
            folder);
   check_fits(folder, file, in_file(config_path(folder), [&] { return read(file.config); }));
-  if (file.origin) {
-    params.load(detail::huggingface_weights(folder, file.origin->model, params.dtype()));
-    in_file(folder, make);  // huggingface_weights() refuses others
-    return file;
-  }
-  const auto weights = std::make_shared<const SafetensorsFile>(weights_path(folder));
-  TensorSource source{.shapes = {}, .read = [weights](const std::string& name) { return weights->tensor(name); }};
-  for (const std::string& name : weights->names()) source.shapes[name] = weights->info(name).shape;
-  params.load(std::move(source));
-  in_file(weights_path(folder), [&] {
+  params.load(model_weights(folder, file, params.dtype(), blocks));
+  in_file(file.origin ? folder : weights_path(folder), [&] {
     make();
     params.check_all_used();
   });

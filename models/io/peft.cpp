@@ -312,6 +312,7 @@ void save_adapter(const std::string& folder, const Lora& lora, const AdapterOpti
   if (!o.chat_template.empty()) detail::write_file_atomically(folder + "/chat_template.jinja", o.chat_template);
   if (!o.base.empty()) metadata["tapegrad.base"] = o.base;
   if (lora.base_dtype() == DType::bf16) metadata["tapegrad.base_dtype"] = name_of(DType::bf16);
+  if (o.nf4) metadata["tapegrad.base_blocks"] = "nf4";
   detail::write_file_atomically(fmt::format("{}/{}", folder, detail::kPeftConfig), detail::text_of(config, 2) + "\n");
   write_safetensors(path, tensors, metadata);
 }
@@ -321,11 +322,12 @@ AdapterBase detail::adapter_base(const std::string& folder) {
   const SafetensorsFile file(detail::peft_weights_path(folder));
   const auto hash = file.metadata().find("tapegrad.base");
   return {config.member("base_model_name_or_path").text(), hash == file.metadata().end() ? "" : hash->second,
-          file.metadata().contains("tapegrad.base_dtype") ? DType::bf16 : DType::f32};
+          file.metadata().contains("tapegrad.base_dtype") ? DType::bf16 : DType::f32,
+          file.metadata().contains("tapegrad.base_blocks")};
 }
 
 Lora load_adapter(const std::string& folder, const Linears& model, const Params& base,
-                  const std::vector<detail::TensorMapping>& layout) {
+                  const std::vector<detail::TensorMapping>& layout, const Params* trained_over) {
   const PeftFile f = detail::read_peft(folder);
   const Plan plan = in_file(f.config_path, [&] {
     Plan p(f, model, base, layout);
@@ -333,7 +335,7 @@ Lora load_adapter(const std::string& folder, const Linears& model, const Params&
     return p;
   });
   if (!f.base.empty()) {
-    const std::string here = hash_of(base, f.base_is_bf16);
+    const std::string here = hash_of(trained_over ? *trained_over : base, f.base_is_bf16);
     TG_CHECK(f.base == here, value,
              "[adapter] {} was trained over other weights: their hash was {}, and that of this model is {}. An adapter "
              "is a change of the weights that it was trained over. Name that model{}.",

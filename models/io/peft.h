@@ -28,6 +28,7 @@ struct AdapterOptions {
   std::string base = "";
   std::string folder = "";         ///< base_model_name_or_path
   std::string chat_template = "";  ///< Jinja: chat_template.jinja
+  bool nf4 = false;                ///< the base was Blocks::nf4
 };
 /// Writes them and a chat template into `folder` (made if missing), atomically each. A layer with parts in PEFT (a
 /// llama's attn.qkv) becomes a module per part with the same A. An Error of kind non_finite names the first weight that
@@ -37,14 +38,15 @@ void save_adapter(const std::string& folder, const Lora&, const AdapterOptions& 
 /// apply_lora() with the folder's configuration and values of any floating dtype. Parts of a layer with the same A are
 /// one module. Rounds the model's weights to bf16 first if the adapter was trained over bf16. An Error, with the model
 /// unchanged, names the file and the reason: damage, other base weights, tensors that disagree with adapter_config.json
-/// or the model, or a key that would change results and is not supported (models/io/README.md).
+/// or the model, or a key that would change results and is not supported (models/io/README.md). `trained_over`: weights
+/// of the hash, if those of `base` were dequantized; null: `base`.
 Lora load_adapter(const std::string& folder, const Linears& model, const Params& base,
-                  const std::vector<detail::TensorMapping>& layout = {});
+                  const std::vector<detail::TensorMapping>& layout = {}, const Params* trained_over = nullptr);
 /// For the model of load_model(): with adapter_layout() of a Gpt, else with our names.
-template <class Loaded> Lora load_adapter(const std::string& folder, Loaded& m) {
+template <class Loaded> Lora load_adapter(const std::string& folder, Loaded& m, const Params* trained_over = nullptr) {
   std::vector<detail::TensorMapping> layout;
   if constexpr (requires { adapter_layout(m.model.config()); }) layout = adapter_layout(m.model.config());
-  return load_adapter(folder, m.model, m.params, layout);
+  return load_adapter(folder, m.model, m.params, layout, trained_over);
 }
 
 /// Base of an adapter.
@@ -52,6 +54,7 @@ struct AdapterBase {
   std::string folder;        ///< base_model_name_or_path or ""
   std::string hash;          ///< weights_hash(), or "" in PEFT's files
   DType dtype = DType::f32;  ///< dtype of the base weights
+  bool nf4 = false;          ///< AdapterOptions::nf4
 };
 namespace detail {
 /// Reads it. An Error if the folder has no adapter.

@@ -63,8 +63,8 @@ class Lora {
 
  private:
   friend Lora apply_lora(const Linears&, const Params&, const LoraConfig&);
-  friend Lora load_adapter(const std::string&, const Linears&, const Params&,
-                           const std::vector<detail::TensorMapping>&);  // peft.h
+  friend Lora load_adapter(const std::string&, const Linears&, const Params&, const std::vector<detail::TensorMapping>&,
+                           const Params*);  // peft.h
   Lora(LoraConfig c, Params p, DType base) : config_(std::move(c)), params_(std::move(p)), base_dtype_(base) {}
   std::vector<nn::LoraLinear> layers() const;  // one per layer
   LoraConfig config_;

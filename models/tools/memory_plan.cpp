@@ -116,10 +116,14 @@ MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>
   return plan;
 }
 MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters,
-                       DType weights, const std::shared_ptr<Communicator>& comm) {
+                       DType weights, const std::shared_ptr<Communicator>& comm,
+                       const std::function<TensorSource()>& source) {
   const auto windows = [&] { return zeros({train.batch, train.window_in(config.context)}, DType::i32); };  // (B, T)
   const auto batch = [&] { return Batch{windows(), windows()}; };
-  const auto model = [&](const Params& params) { return Gpt(params, config); };
+  const auto model = [&](const Params& params) {
+    if (source) params.load(source());
+    return Gpt(params, config);
+  };
   return plan_memory(model, batch, train, device, adapters, weights, comm);
 }
 

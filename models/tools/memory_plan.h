@@ -33,10 +33,12 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig& config, Device = {},
                        const LoraConfig* adapters = nullptr, DType weights = DType::f32,
                        const std::shared_ptr<Communicator>& = Communicator::self());
-/// plan_memory() of a Gpt, on config.batch windows of config.window_in(model.context) tokens.
+/// plan_memory() of a Gpt, on config.batch windows of config.window_in(model.context) tokens. `source`: what the
+/// parameters load, such as weights in blocks.
 MemoryPlan plan_memory(const GptConfig& model, const TrainConfig& config, Device = {},
                        const LoraConfig* adapters = nullptr, DType weights = DType::f32,
-                       const std::shared_ptr<Communicator>& = Communicator::self());
+                       const std::shared_ptr<Communicator>& = Communicator::self(),
+                       const std::function<TensorSource()>& source = {});
 
 /// A run's variant and its memory.
 struct Variant {

@@ -103,10 +103,14 @@ StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& ba
   return work;
 }
 StepWork step_work(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters,
-                   DType weights) {
+                   DType weights, const std::function<TensorSource()>& source) {
   const auto windows = [&] { return zeros({train.batch, train.window_in(config.context)}, DType::i32); };  // (B, T)
   const auto batch = [&] { return Batch{windows(), windows()}; };
-  return step_work([&](const Params& params) { return Gpt(params, config); }, batch, train, device, adapters, weights);
+  const auto model = [&](const Params& params) {
+    if (source) params.load(source());
+    return Gpt(params, config);
+  };
+  return step_work(model, batch, train, device, adapters, weights);
 }
 double detail::floor_seconds(const WorkOfOp& op, const DeviceRoofline& m) {
   const double tflops = op.from == DType::bf16 || op.from == DType::f16 ? m.bf16_tflops

@@ -44,9 +44,10 @@ struct StepWork {
 /// The ops of Trainer's step, in config.accumulate micro-batches.
 StepWork step_work(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig&, Device = {},
                    const LoraConfig* adapters = nullptr, DType weights = DType::f32);
-/// step_work() of a Gpt, on config.batch windows of config.window_in(model.context) tokens.
+/// step_work() of a Gpt, on config.batch windows of config.window_in(model.context) tokens; `source` as in
+/// plan_memory().
 StepWork step_work(const GptConfig&, const TrainConfig&, Device = {}, const LoraConfig* adapters = nullptr,
-                   DType weights = DType::f32);
+                   DType weights = DType::f32, const std::function<TensorSource()>& source = {});
 
 namespace detail {
 /// An op's minimum seconds: the longer of bytes and GEMM operations, plus the time between calls.
