@@ -111,7 +111,7 @@ class Logprobs {
  public:
   Logprobs(const LoadedModel& m, const GenerateOptions& o)
       : k_(o.logprobs), tokenizer_(o.prompt_ids.empty() ? m.tokenizer.get() : nullptr) {}
-  void add(int64_t token, std::span<const float> logits) {
+  void add(int64_t token, const Tensor& logits) {
     if (!k_) return;
     const std::vector<Logprob> all = logprobs(logits, token, *k_);
     Json e = entry(all[0]);
@@ -199,7 +199,7 @@ void stream(const LoadedModel& m, const GenerateOptions& o, const Prompt& prompt
     put_text(o, text.add(token));
     return !text.ended();
   };
-  const auto keep = [&](int64_t, int64_t token, std::span<const float> logits) { text.logprobs.add(token, logits); };
+  const auto keep = [&](int64_t, int64_t token, const Tensor& logits) { text.logprobs.add(token, logits); };
   generate(m.model, prompt.tokens, o.most(), o.sampling,
            {.use_cache = !o.no_cache, .on_token = show, .on_logits = keep});
   begin();
@@ -220,7 +220,7 @@ void in_batches(const LoadedModel& m, const GenerateOptions& o, const std::vecto
       texts[size_t(row)].add(token);
       return !texts[size_t(row)].ended();
     };
-    const auto keep = [&](int64_t row, int64_t token, std::span<const float> logits) {
+    const auto keep = [&](int64_t row, int64_t token, const Tensor& logits) {
       texts[size_t(row)].logprobs.add(token, logits);
     };
     const auto made =

@@ -35,21 +35,16 @@ class Decoder {
       cache_ = model_.make_cache(int64_t(rows_.size()), longest + std::min(room, std::max<int64_t>(0, max_tokens - 1)));
   }
   // Logits of each text; empty for an ended one.
-  std::vector<std::vector<float>> operator()() {
-    std::vector<std::vector<float>> r(texts_.size());
-    std::vector<bool> done(texts_.size());
+  std::vector<Tensor> operator()() {
+    std::vector<Tensor> r(texts_.size());
     drop_rows();
     if (std::ranges::any_of(rows_, &Row::active)) {
-      const std::vector<float> all = shared_pass().to_vector<float>();  // (rows, 1, V)
-      const size_t v = all.size() / rows_.size();
-      for (size_t k = 0; k < rows_.size(); ++k) {
-        if (!rows_[k].active) continue;
-        r[rows_[k].text].assign(all.begin() + ptrdiff_t(k * v), all.begin() + ptrdiff_t((k + 1) * v));
-        done[rows_[k].text] = true;
-      }
+      const Tensor all = shared_pass().to(Device::cpu());  // (rows, 1, V)
+      for (size_t k = 0; k < rows_.size(); ++k)
+        if (rows_[k].active) r[rows_[k].text] = reshape(slice(all, 0, int64_t(k), int64_t(k) + 1), {-1});
     }
     for (size_t i = 0; i < texts_.size(); ++i)
-      if (!texts_[i].ended && !done[i]) r[i] = alone(texts_[i].tokens);
+      if (!texts_[i].ended && !r[i]) r[i] = alone(texts_[i].tokens);
     return r;
   }
 
@@ -91,9 +86,10 @@ class Decoder {
   Tensor forward(Inputs in) {
     return model_.forward(in[0], {.cache = &cache_, .last_only = true, .lengths = in[1]});  // (B, 1, V)
   }
-  std::vector<float> alone(std::span<const int64_t> text) const {
+  Tensor alone(std::span<const int64_t> text) const {
     const auto n = std::min<int64_t>(int64_t(text.size()), context_);
-    return model_.forward(to_device(text.last(size_t(n)), {1, n}), {.last_only = true}).to_vector<float>();
+    return reshape(model_.forward(to_device(text.last(size_t(n)), {1, n}), {.last_only = true}).to(Device::cpu()),
+                   {-1});
   }
 
   Model model_;
@@ -120,11 +116,11 @@ std::vector<std::vector<int64_t>> continue_all(const Model& model, std::vector<T
   NoGradScope off;
   Decoder decoder(model, texts, max_tokens, how);
   for (int64_t n = 0; n < max_tokens && !std::ranges::all_of(texts, &Text::ended); ++n) {
-    const std::vector<std::vector<float>> logits = decoder();
+    const std::vector<Tensor> logits = decoder();
     for (size_t i = 0; i < texts.size(); ++i) {
       Text& t = texts[i];
       if (t.ended) continue;
-      const int64_t token = sample(logits[i], o, t.rng, t.tokens);
+      const int64_t token = sample(logits[i].to_vector<float>(), o, t.rng, t.tokens);
       t.tokens.push_back(token);
       t.ended = std::ranges::find(how.stop, token) != how.stop.end();
       if (how.on_logits) how.on_logits(int64_t(i), token, logits[i]);

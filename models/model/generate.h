@@ -43,9 +43,10 @@ struct Logprob {
   int64_t token = 0;
   double logprob = 0;
 };
-/// log_softmax(logits) of `token`, then of the k likeliest in order, without sample()'s options. On ties the lower id
-/// is likelier. Errors of sample(), or for a token without a logit.
-std::vector<Logprob> logprobs(std::span<const float> logits, int64_t token, int64_t k = 0);
+/// log_softmax() of `token`, then of the k likeliest in order, without sample()'s options: bit for bit
+/// -cross_entropy(), in f64 for f64 logits (V), else f32. On ties the lower id is likelier. Errors of sample(), of a
+/// wrong shape, or for a token without a logit.
+std::vector<Logprob> logprobs(const Tensor& logits, int64_t token, int64_t k = 0);
 
 /// Options of generate() and generate_batch().
 struct GenerateOptions {
@@ -57,8 +58,9 @@ struct GenerateOptions {
   std::function<bool(int64_t token)> on_token = {};  ///< gets each token; false ends the text
   /// For generate_batch(): gets prompt index and token; false ends its text.
   std::function<bool(int64_t row, int64_t token)> on_row_token = {};
-  /// Called before on_token with prompt index, token, and its logits (V) before penalties, for logprobs().
-  std::function<void(int64_t row, int64_t token, std::span<const float> logits)> on_logits = {};
+  /// Called before on_token with prompt index, token, and its logits (V) of forward(), before penalties, for
+  /// logprobs().
+  std::function<void(int64_t row, int64_t token, const Tensor& logits)> on_logits = {};
   /// Index of generate_batch()'s first prompt in a larger list: draws do not depend on the split.
   int64_t first_row = 0;
 };

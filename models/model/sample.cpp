@@ -1,6 +1,8 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/mode.h>
 #include <tapegrad/models/model/generate.h>
+#include <tapegrad/ops/softmax.h>
 
 #include <algorithm>
 #include <cmath>
@@ -164,23 +166,29 @@ std::vector<double> detail::sample_probabilities(std::span<const float> all, con
   for (size_t i = 0; i < c.tokens.size(); ++i) r[size_t(c.tokens[i])] = c.weights[i] / c.sum;
   return r;
 }
-std::vector<Logprob> logprobs(std::span<const float> all, int64_t token, int64_t k) {
-  TG_CHECK(token >= 0 && size_t(token) < all.size(), value,
+std::vector<Logprob> logprobs(const Tensor& all, int64_t token, int64_t k) {
+  TG_CHECK(all.ndim() == 1, shape, "[sample] logprobs() got logits {}. They must be (V), of one position.",
+           all.shape());
+  TG_CHECK(token >= 0 && token < all.numel(), value,
            "[sample] the logprob of token {} is asked for, and there are {} logits. Tokens are in [0, {}).", token,
-           all.size(), all.size());
+           all.numel(), all.numel());
   TG_CHECK(k >= 0, value, "[sample] k is {}. It is the number of likeliest tokens, 0 or more.", k);
-  const Logits logits(all, {}, {});
-  const double top = logits[logits.most_likely()];
-  double sum = 0;
-  for (const float x : all) sum += std::exp(double(x) - top);
-  std::vector<int64_t> tokens(all.size());
+  NoGradScope off;
+  const DType dtype = all.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const std::vector<float> finite = all.to_vector<float>();
+  const Logits checked(finite, {}, {});
+  const std::vector<double> logits = all.to_vector<double>(), logs = log_softmax(all.to(dtype)).to_vector<double>();
+  std::vector<int64_t> tokens(logits.size());
   std::iota(tokens.begin(), tokens.end(), 0);
   const auto end = tokens.begin() + std::min(k, int64_t(tokens.size()));
-  std::partial_sort(tokens.begin(), end, tokens.end(), [&](int64_t a, int64_t b) { return logits.likelier(a, b); });
+  std::partial_sort(tokens.begin(), end, tokens.end(), [&](int64_t a, int64_t b) {
+    const double x = logits[size_t(a)], y = logits[size_t(b)];
+    return x != y ? x > y : a < b;
+  });
   tokens.erase(end, tokens.end());
   tokens.insert(tokens.begin(), token);
   std::vector<Logprob> r;
-  for (const int64_t t : tokens) r.push_back({t, double(logits[t]) - top - std::log(sum)});
+  for (const int64_t t : tokens) r.push_back({t, logs[size_t(t)]});
   return r;
 }
 

@@ -173,8 +173,8 @@ TEST_CASE("generate: log-probabilities of the tokens sum to the loss of the mode
   const SampleOptions o{.temperature = 1.7, .top_k = 6, .repetition_penalty = 1.3, .vocabulary = 10, .seed = 3};
   for (const bool cache : {true, false}) {
     std::vector<double> sums(2);
-    const auto add = [&](int64_t row, int64_t token, std::span<const float> logits) {
-      CHECK(logits.size() == 11);
+    const auto add = [&](int64_t row, int64_t token, const Tensor& logits) {
+      CHECK(logits.numel() == 11);
       sums[size_t(row)] += logprobs(logits, token)[0].logprob;
     };
     const auto made = generate_batch(model, prompts, 8, o, {.use_cache = cache, .on_logits = add});

@@ -142,21 +142,25 @@ TEST_CASE("sample: the top p of a flat distribution over many tokens") {
 }
 
 TEST_CASE("logprobs: log_softmax of the token, then the likeliest ones, which no option changes") {
-  const std::vector<float> logits{1, 3, -2, 3, 100};
+  const Tensor logits = tensor<float>({1, 3, -2, 3, 100}, {5});
   const std::vector<Logprob> all = logprobs(logits, 2, 3);
   REQUIRE(all.size() == 4);
   const std::vector<int64_t> order{2, 4, 1, 3};  // the lower of equal logits is likelier
   for (size_t i = 0; i < 4; ++i) {
     CHECK(all[i].token == order[i]);
-    CHECK(std::abs(all[i].logprob - (logits[size_t(order[i])] - 100.0)) <= 1e-12);
+    CHECK(all[i].logprob == logits.to_vector<float>()[size_t(order[i])] - 100);
   }
   CHECK(logprobs(logits, 0).size() == 1);
   CHECK(logprobs(logits, 0, 99).size() == 6);
-  double sum = 0;
-  for (int64_t i = 0; i < 4; ++i) sum += std::exp(logprobs(std::span(logits).first(4), i)[0].logprob);
-  CHECK(std::abs(sum - 1) <= 1e-12);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    const Tensor some = tensor<float>({0.3f, -1.25f, 2, 0.1f, 1e-3f}, {5}).to(dtype);
+    for (int64_t i = 0; i < 5; ++i)
+      CHECK(logprobs(some, i)[0].logprob ==
+            -cross_entropy(reshape(some, {1, 5}), tensor<int64_t>({i}, {1})).to_vector<double>()[0]);
+  }
+  CHECK_SAYS(logprobs(zeros({1, 5}), 0), "[sample] logprobs() got logits (1, 5). They must be (V), of one position.");
   CHECK_SAYS(logprobs(logits, 5), "the logprob of token 5 is asked for, and there are 5 logits");
   CHECK_SAYS(logprobs(logits, -1), "the logprob of token -1 is asked for");
   CHECK_SAYS(logprobs(logits, 0, -1), "k is -1. It is the number of likeliest tokens, 0 or more.");
-  CHECK_SAYS(logprobs(std::vector<float>{0, NAN}, 0), "the logit of token 1 is nan");
+  CHECK_SAYS(logprobs(tensor<float>({0, NAN}, {2}), 0), "the logit of token 1 is nan");
 }
