@@ -9,7 +9,7 @@
 // s, p and dp are (keys, queries): queries are the lanes of softmax. A task is a block of queries (forward), or a range
 // of keys of a key head with all its query heads (backward: no row has two writers).
 #include <tapegrad/cpu/attention/blocks.h>
-#include <tapegrad/cpu/attention/one_query.h>
+#include <tapegrad/cpu/attention/few_queries.h>
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/sums.h>
@@ -23,45 +23,90 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 using namespace blocks;
 
-// Up to kAlone queries of a head run one by one: panels would leave most lanes empty.
-constexpr int64_t kAlone = 4;
+// Rows of few queries: of one head, or of some query heads of a key head. Gemm splits longer chains.
+constexpr int64_t kLongestChain = 384;
+bool are_few(const Sizes& z) { return kRowsAlone && z.tq > 0 && z.tq <= few::kRows && z.depth <= kLongestChain; }
 
-template <class T, class K>
-void forward_one(const Sizes& z, int64_t head, int64_t query, MatView<T> q, MatView<K> key, MatView<K> value, T* y,
-                 compute_t<T>& lse) {
+// f(R, terms) for `rows` <= few::kRows.
+template <class F> void with_rows(int64_t rows, F&& f) {
+  if (rows == 1) return f(std::integral_constant<int, 1>());
+  if (rows == 2) return f(std::integral_constant<int, 2>());
+  f(std::integral_constant<int, int(few::kRows)>());
+}
+// Scores s (R, kKeys) of n keys from k0 on; q: rows of few_rows().
+template <int R, class T>
+void few_scores(const Sizes& z, MatView<T> key, int64_t k0, int64_t n, const compute_t<T>* q, compute_t<T>* ks,
+                compute_t<T>* s) {
   using C = compute_t<T>;
-  const int64_t n = std::max<int64_t>(0, z.seen(query)), hs = z.hs, whole = (n + kLanes - 1) / kLanes * kLanes;
-  Scratch scratch(Scratch::need<C>(whole) + 2 * Scratch::need<C>(hs));
-  C *s = scratch.take<C>(whole), *wide = scratch.take<C>(hs), *sums = scratch.take<C>(hs);
-  for (int64_t i = 0; i < hs; ++i) wide[i] = q.p[i * q.col];
-  one_query::scores(wide, key.p, key.row, n, hs, s);
-  C max = -std::numeric_limits<C>::infinity(), sum = 0;
-  if (n > 0) {
-    std::fill(s + n, s + whole, s[0]);
-    for (int64_t j = 0; j < whole; ++j) s[j] *= C(z.scale);
-    max = top_of<C>(whole, s);
-    for (int64_t j = 0; j < whole; ++j) s[j] = exp_to_zero(s[j] - max);
-    sum = lane_sum<C>(n, [s](int64_t j) { return s[j]; });
-    if (z.mask) one_query::drop(*z.mask, head, z.start + query, 0, n, s);
+  const int64_t step = few::padded<C>(z.hs);
+  if constexpr (std::is_same_v<T, bf16>)
+    if (z.pairs) return few::scores<few::PairTerms, R>(q, step, score_rows<T>(z, key, k0, n, ks, true), n, z.depth, s);
+  if (key.col == 1)
+    few::scores<few::Terms<T>, R>(q, step, key.at(k0, 0), n, z.hs, s);
+  else
+    few::scores<few::Terms<C>, R>(q, step, rows_of<T>(key, k0, n, z.hs, ks, true), n, z.hs, s);
+}
+template <int R, class T>
+void few_weigh(const Sizes& z, MatView<T> value, int64_t k0, int64_t n, const compute_t<T>* s,
+               const compute_t<T>* factor, compute_t<T>* vs, compute_t<T>* y, int64_t ld) {
+  if (value.col == 1)
+    few::weigh<R>(s, value.at(k0, 0), n, z.hs, factor, k0 > 0, y, ld);
+  else
+    few::weigh<R>(s, rows_of<T>(value, k0, n, z.hs, vs, true), n, z.hs, factor, k0 > 0, y, ld);
+}
+// A row of hs elements for few_scores(), in whole words, zero-padded.
+template <class T> void few_row(const Sizes& z, bool negative, const T* x, int64_t col, compute_t<T>* to) {
+  using C = compute_t<T>;
+  std::fill_n(to, few::padded<C>(z.hs), C(0));
+  for (int64_t j = 0; j < z.hs; ++j) {
+    const C e = negative ? -C(x[j * col]) : C(x[j * col]);
+    if (z.pairs)
+      reinterpret_cast<T*>(to)[j] = T(e);
+    else
+      to[j] = e;
   }
-  one_query::weigh(s, value.p, value.row, n, hs, sums);
-  const C inverse = n > 0 ? C(1) / sum : C(0);
-  for (int64_t i = 0; i < hs; ++i) y[i] = T(sums[i] * inverse);
-  lse = max + math::log(sum);
 }
 
-// y: rows of HS, `ld` apart. `head`: b NH + h.
-template <class T>
-void forward_alone(const Sizes& z, int64_t head, MatView<T> q, MatView<T> key, MatView<T> value, T* y, int64_t ld,
-                   compute_t<T>* lse) {
-  const auto each = [&](auto k, auto v) {
-    for (int64_t i = 0; i < z.tq; ++i) forward_one(z, head, i, q.at(i, 0), k, v, y + i * ld, lse[i]);
-  };
-  if (key.col == 1 && value.col == 1) return each(key, value);
+// Query heads [h, h + heads) of a key head: heads tq <= few::kRows.
+template <class T> void forward_few(const Sizes& z, Bufs in, Bufs out, int64_t b, int64_t h, int64_t heads) {
   using C = compute_t<T>;
-  const int64_t room = z.tk * whole_vectors<C>(z.hs);
-  std::vector<C> rows(size_t(2 * room));
-  each(rows_of<T>(key, 0, z.tk, z.hs, rows.data(), true), rows_of<T>(value, 0, z.tk, z.hs, rows.data() + room, true));
+  const int64_t rows = heads * z.tq, hs = z.hs, ld = whole_vectors<C>(hs), step = few::padded<C>(hs);
+  const MatView<T> key = head_of<T>(in[1], b, h / z.group), value = head_of<T>(in[2], b, h / z.group);
+  const auto need = [](int64_t n) { return Scratch::need<C>(n); };
+  Scratch scratch(need(few::kRows * kKeys) + need(few::kRows * step) + need(few::kRows * ld) + need(kKeys * ld));
+  C *const s = scratch.take<C>(few::kRows * kKeys), *const q = scratch.take<C>(few::kRows * step),
+           *const y = scratch.take<C>(few::kRows * ld), *const copies = scratch.take<C>(kKeys * ld);
+  C max[few::kRows], sum[few::kRows] = {}, factor[few::kRows];
+  std::fill_n(max, few::kRows, -std::numeric_limits<C>::infinity());
+  std::fill_n(y, few::kRows * ld, C(0));
+  for (int64_t r = 0; r < few::kRows; ++r) {
+    const int64_t some = std::min(r, rows - 1);
+    const MatView<T> from = head_of<T>(in[0], b, h + some / z.tq).at(some % z.tq, 0);
+    few_row<T>(z, z.scale < 0, from.p, from.col, q + r * step);
+  }
+  const int64_t end = z.seen(z.tq - 1);
+  for (int64_t k0 = 0; k0 < end; k0 += kKeys) {
+    const int64_t n = std::min(kKeys, end - k0);
+    with_rows(rows, [&]<int R>(std::integral_constant<int, R>) {
+      few_scores<R, T>(z, key, k0, n, q, copies, s);
+      for (int64_t r = 0; r < R; ++r) {
+        C* const row = s + r * kKeys;
+        const int64_t i = r % z.tq, seen = r < rows ? z.seen_of(i, k0, n) : 0;
+        factor[r] = seen > 0 ? few::softmax_step(seen, score_scale<C>(z), row, max[r], sum[r]) : C(1);
+        if (z.mask) few::drop(*z.mask, b * z.heads + h + r / z.tq, z.start + i, k0, seen, row);
+        std::fill(row + seen, row + n, C(0));
+      }
+      few_weigh<R, T>(z, value, k0, n, s, factor, copies, y, ld);
+    });
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t head = h + r / z.tq, i = r % z.tq;
+    const Strides& st = out[0].strides();
+    T* const to = out[0].data<T>() + b * st[0] + head * st[1] + i * st[2];
+    const C inverse = z.seen(i) > 0 ? C(1) / sum[r] : C(0);
+    for (int64_t j = 0; j < hs; ++j) to[j] = T(y[r * ld + j] * inverse);
+    out[1].data<C>()[(b * z.heads + head) * z.tq + i] = C(double(max[r]) * kLn2 + double(math::log(sum[r])));
+  }
 }
 
 template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t b, int64_t h, int64_t q0) {
@@ -74,7 +119,6 @@ template <class T> void forward_tile(const Sizes& z, Bufs in, Bufs out, int64_t 
   const Strides& st = out[0].strides();
   T* to = out[0].data<T>() + b * st[0] + h * st[1] + q0 * st[2];
   C* lse = out[1].data<C>() + (b * out[0].size(1) + h) * z.tq + q0;
-  if (z.tq <= kAlone) return forward_alone<T>(z, b * z.heads + h, query, key, value, to, st[2], lse);
   const auto need = [](int64_t n) { return Scratch::need<C>(n); };
   const int64_t masks = z.mask ? kKeys * P : 0;
   Scratch scratch(need(masks) + need(kKeys * P) + need(padded * hs) + need(nq * ld) + 2 * need(padded) + need(P) +
@@ -120,6 +164,14 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   const Sequences sequences(op.o, in, in.subspan(3), c.op);
   const int64_t heads = in[0].size(1), blocks = (in[0].size(2) + kQueries - 1) / kQueries;
   kernel::visit_float(out[0].dtype(), [&]<class T>() {
+    if (const Sizes& z = sequences.all(); are_few(z)) {
+      const int64_t together = std::max<int64_t>(1, std::min(few::kRows / z.tq, z.group)),
+                    parts = ceil_div(z.group, together), tasks = in[1].size(1) * parts;
+      return parallel_for(in[0].size(0) * tasks, [&](int64_t t) {
+        const int64_t b = t / tasks, g = t % tasks / parts, first = t % parts * together;
+        forward_few<T>(sequences[b], in, out, b, g * z.group + first, std::min(together, z.group - first));
+      });
+    }
     parallel_for(in[0].size(0) * heads * blocks, [&](int64_t t) {
       const int64_t b = t / blocks / heads;
       // The last blocks see the most keys: they run first.
@@ -220,18 +272,21 @@ template <class T> struct BackwardTile {
     dq.finish();
   }
   void dot_rows(int64_t nq, MatView<C> dy, MatView<C> y) const {
-    constexpr int64_t L = kVector<C>;
+    constexpr int64_t W = kVector<C>, L = kLanes;  // any vector width
     alignas(64) C parts[P * L], transposed[L * P];
     for (int64_t i0 = 0; i0 < kQueries; i0 += P) {
       const int64_t n = std::clamp<int64_t>(nq - i0, 0, P);
       for (int64_t i = 0; i < n; ++i) {
         const C *const a = dy.at(i0 + i, 0).p, *const c = y.at(i0 + i, 0).p;
-        Vector<C> sum = {};
-        for (int64_t j = 0; j < ld; j += L) sum += load_vector(a + j) * load_vector(c + j);
-        store_vector(parts + i * L, sum);
+        Vector<C> sum[L / W] = {};
+        for (int64_t j = 0; j < ld; j += W) {
+          Vector<C>& lanes = sum[j / W % (L / W)];
+          lanes = fma(load_vector(a + j), load_vector(c + j), lanes);
+        }
+        std::memcpy(parts + i * L, sum, sizeof sum);
       }
       pack_panel<C>(L, n, {parts, 1, L}, transposed);
-      for (int64_t w = 0; w < P; w += L) {
+      for (int64_t w = 0; w < P; w += W) {
         Vector<C> sum = {};
         for (int64_t j = 0; j < L; ++j) sum += load_vector(transposed + j * P + w);
         store_vector(delta + i0 + w, sum);
@@ -287,38 +342,36 @@ template <class T> struct BackwardTile {
 template <class T> void backward_one(const BackwardTile<T>& t) {
   using C = compute_t<T>;
   const Sizes& z = t.z;
-  const int64_t n = t.last - t.first, whole = whole_vectors<C>(n), hs = t.hs, ld = t.ld,
-                seen = z.seen_of(0, t.first, n);
+  const int64_t n = t.last - t.first, hs = t.hs, ld = t.ld, seen = z.seen_of(0, t.first, n), step = few::padded<C>(hs);
   const MatView<T> key = head_of<T>(t.in[1], t.b, t.g).at(t.first, 0),
                    value = head_of<T>(t.in[2], t.b, t.g).at(t.first, 0);
-  const bool copied = key.col != 1 || value.col != 1;
-  std::vector<C> room(size_t(2 * whole + (copied ? 2 * n + 4 : 4) * ld));
-  C *const p = room.data(), *const ds = p + whole, *const q = ds + whole, *const dy = q + ld, *const y = dy + ld,
-           *const dq = y + ld, *const rows = dq + ld;
+  std::vector<C> room(size_t(2 * whole_vectors<C>(n) + 2 * kKeys + kKeys * ld + 4 * ld + 2 * step));
+  C *const p = room.data(), *const ds = p + whole_vectors<C>(n) + kKeys, *const q = ds + whole_vectors<C>(n) + kKeys,
+           *const dy = q + ld, *const y = dy + ld, *const dq = y + ld, *const words = dq + ld,
+           *const copies = words + 2 * step;
   for (const auto& [x, to] : {std::pair{&t.in[0], q}, {&t.in[5], dy}, {&t.in[3], y}}) {
     const MatView<T> from = head_of<T>(*x, t.b, t.g);
     for (int64_t j = 0; j < hs; ++j) to[j] = C(from.p[j * from.col]);
+    if (to != y) few_row<T>(z, to == q && z.scale < 0, from.p, from.col, words + (to == q ? 0 : step));
   }
-  C delta;
-  one_query::scores(dy, y, 0, 1, hs, &delta);
+  const C delta = lane_sum<C>(hs, [dy, y](int64_t j) { return dy[j] * y[j]; });
   const double l = double(t.in[4].template data<C>()[t.b * t.in[0].size(1) + t.g]) * kLog2E;
-  const C log_sum = C(l), log_rest = C(l - double(C(l))), scale = C(z.scale * kLog2E), to_raw = C(z.scale);
-  const auto grads = [&](auto k, auto v) {
-    one_query::scores(q, k.p, k.row, seen, hs, p);
-    one_query::scores(dy, v.p, v.row, seen, hs, ds);
-    if (z.mask) one_query::drop(*z.mask, t.b * z.heads + t.g, z.start, t.first, seen, ds);
-    for (int64_t j = 0; j < seen; j += kVector<C>) {
-      const Vector<C> e = exp2_to_zero(load_vector(p + j) * scale - log_sum - log_rest);
+  const C log_sum = C(l), log_rest = C(l - double(C(l))), scale = score_scale<C>(z), to_raw = C(z.scale), factor = 1;
+  for (int64_t k0 = 0; k0 < seen; k0 += kKeys) {
+    const int64_t some = std::min(kKeys, seen - k0);
+    few_scores<1, T>(z, key, k0, some, words, copies, p + k0);
+    few_scores<1, T>(z, value, k0, some, words + step, copies, ds + k0);
+    if (z.mask) few::drop(*z.mask, t.b * z.heads + t.g, z.start, t.first + k0, some, ds + k0);
+    for (int64_t j = k0; j < k0 + some; j += kVector<C>) {
+      const Vector<C> none = {};
+      const Vector<C> e = exp2_to_zero(fma(load_vector(p + j), none + scale, none - log_sum) - log_rest);
       store_vector(p + j, e);
       store_vector(ds + j, Vector<C>(e * (load_vector(ds + j) - delta) * to_raw));
     }
-    if (z.mask) one_query::drop(*z.mask, t.b * z.heads + t.g, z.start, t.first, seen, p);
-    one_query::weigh(ds, k.p, k.row, seen, hs, dq);
-  };
-  if (copied)
-    grads(rows_of<T>(key, 0, n, hs, rows, true), rows_of<T>(value, 0, n, hs, rows + n * ld, true));
-  else
-    grads(key, value);
+    if (z.mask) few::drop(*z.mask, t.b * z.heads + t.g, z.start, t.first + k0, some, p + k0);
+    few_weigh<1, T>(z, key, k0, some, ds + k0, &factor, copies, dq, ld);
+  }
+  if (seen == 0) std::fill_n(dq, hs, C(0));
   if (t.part) std::copy_n(dq, ld, t.part);
   T* const to = t.out[0].template data<T>() + t.b * t.out[0].strides()[0] + t.g * t.out[0].strides()[1];
   for (int64_t j = 0; !t.part && j < hs; ++j) to[j] = T(dq[j]);
@@ -361,7 +414,7 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
       const Sizes z = sequences[b];
       BackwardTile<T> tile{
           z, in, out, b, g, first, std::min(tk, first + parts.keys), sums ? sums + t * of_part : nullptr};
-      if (z.group * z.tq == 1)
+      if (z.group * z.tq == 1 && are_few(z))
         backward_one<T>(tile);
       else
         tile.run();

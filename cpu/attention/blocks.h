@@ -130,6 +130,7 @@ class Sequences {
     if (o.kv_lengths) lengths_ = read(extra.front(), "lengths");
     if (o.query_starts) starts_ = read(extra.back(), "starts");
   }
+  const Sizes& all() const { return all_; }
   Sizes operator[](int64_t b) const {
     Sizes z = all_;
     if (!lengths_.empty()) z.keys = lengths_[size_t(b)];

@@ -52,7 +52,7 @@ template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* s
     for (int64_t k0 = 0; k0 < x.n; k0 += kChain) {
       V some = {};
       for_seen<C>(x, w, k0, k0 + kChain, [&](int64_t k, auto hidden) {
-        const V y = exp2_to_zero(hidden(none, load_vector(s + k * x.ld + w) * scale - top));
+        const V y = exp2_to_zero(hidden(none, fma(load_vector(s + k * x.ld + w), V{} + scale, -top)));
         store_vector(s + k * x.ld + w, y);
         some += y;
       });
@@ -61,7 +61,7 @@ template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* s
     clear_rows(x, w, s);
     const V f = exp2_to_zero(before - top);
     store_vector(factor + w, f);
-    store_vector(sum + w, load_vector(sum + w) * f + total);
+    store_vector(sum + w, fma(load_vector(sum + w), f, total));
     store_vector(max + w, top);
   }
 }
@@ -77,7 +77,7 @@ void softmax_grad(const Panel& x, C* p, C* dp, C scale, C to_raw, const C* lse, 
     for_seen<C>(x, w, 0, x.n, [&](int64_t k, auto hidden) {
       C* const at = p + k * x.ld + w;
       C* const d = dp + k * x.ld + w;
-      const V y = exp2_to_zero(hidden(none, load_vector(at) * scale - log_sum - log_rest));
+      const V y = exp2_to_zero(hidden(none, fma(load_vector(at), V{} + scale, -log_sum) - log_rest));
       store_vector(at, y);
       store_vector(d, hidden(V{}, y * (load_vector(d) - of_sum) * to_raw));
     });
