@@ -46,12 +46,20 @@ TG_HD_INLINE float fma(float a, float b, float c) {
   return __builtin_fmaf(a, b, c);
 #endif
 }
-// a * b + c. kExact: rounded once on every target. Otherwise the compiler may contract.
+// a * b + c. kExact: rounded once on every target. Otherwise where one instruction does it.
 template <bool kExact> TG_HD_INLINE float mad(float a, float b, float c) {
-  if constexpr (kExact)
-    return fma(a, b, c);
-  else
-    return a * b + c;
+#ifdef __FMA__
+  return fma(a, b, c);
+#else
+  return kExact ? fma(a, b, c) : a * b + c;
+#endif
+}
+TG_HD_INLINE double mad(double a, double b, double c) {
+#ifdef __FMA__
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
 }
 // Horner's rule, lowest coefficient first. Coefficients are minimax fits of the relative error, rounded to float one at
 // a time, refitting the others.
@@ -70,11 +78,11 @@ struct ExpParts {
 };
 TG_HD_INLINE ExpParts exp_parts(float x) {
   constexpr float kMagic = 0x1.8p23f;  // adding rounds to an integer in the low bits
-  const float t = x * 1.44269504f + kMagic;
+  const float t = mad<false>(x, 1.44269504f, kMagic);
   const float n = t - kMagic;
-  const float r = (x - n * kLn2Hi) - n * kLn2Lo;
+  const float r = mad<false>(n, -kLn2Lo, mad<false>(n, -kLn2Hi, x));
   const float p = poly<false>(r, 0.5f, 0.166665435f, 0.0416664034f, 0.00836659037f, 0.00139406603f);
-  return {r * r * p + r, int32_t(bits_of(t) - bits_of(kMagic))};
+  return {mad<false>(r * r, p, r), int32_t(bits_of(t) - bits_of(kMagic))};
 }
 TG_HD_INLINE float power_of_two(int32_t n) { return float_of(uint32_t(n + 127) << 23); }  // -126 <= n <= 127
 
@@ -108,9 +116,9 @@ TG_HD_INLINE double log_of_float(float a) {
   const auto k = int64_t(u - 0x3fe5555555555555u) >> 52;  // a = 2^k m with m in [2/3, 4/3)
   const double m = __builtin_bit_cast(double, u - (uint64_t(k) << 52)), s = (m - 1.0) / (m + 1.0), z = s * s;
   double p = 1.0 / 17;
-  p = p * z + 1.0 / 15, p = p * z + 1.0 / 13, p = p * z + 1.0 / 11, p = p * z + 1.0 / 9;
-  p = p * z + 1.0 / 7, p = p * z + 1.0 / 5, p = p * z + 1.0 / 3;
-  const double y = double(int32_t(k)) * 0.69314718055994530942 + (2 * s + 2 * s * z * p);
+  p = mad(p, z, 1.0 / 15), p = mad(p, z, 1.0 / 13), p = mad(p, z, 1.0 / 11), p = mad(p, z, 1.0 / 9);
+  p = mad(p, z, 1.0 / 7), p = mad(p, z, 1.0 / 5), p = mad(p, z, 1.0 / 3);
+  const double y = mad(double(int32_t(k)), 0.69314718055994530942, mad(2 * s * z, p, 2 * s));
   const double special = double(select(a == 0.0f, -infinity(), a));
   const float inf = infinity();
   return select((a > 0.0f) & (a < inf), y, special);
@@ -120,13 +128,13 @@ TG_HD_INLINE double exp_to_float(double t) {
   constexpr double kMagic = 0x1.8p52;
   t = select(t > 90.0, 90.0, t);
   t = select(t < -110.0, -110.0, t);
-  const double at = t * 1.44269504088896340736 + kMagic, n = at - kMagic;
-  const double r = t - n * 0.69314718055994530942;
+  const double at = mad(t, 1.44269504088896340736, kMagic), n = at - kMagic;
+  const double r = mad(n, -0.69314718055994530942, t);
   double p = 1.0 / 3628800;
-  p = p * r + 1.0 / 362880, p = p * r + 1.0 / 40320, p = p * r + 1.0 / 5040, p = p * r + 1.0 / 720;
-  p = p * r + 1.0 / 120, p = p * r + 1.0 / 24, p = p * r + 1.0 / 6, p = p * r + 0.5;
+  p = mad(p, r, 1.0 / 362880), p = mad(p, r, 1.0 / 40320), p = mad(p, r, 1.0 / 5040), p = mad(p, r, 1.0 / 720);
+  p = mad(p, r, 1.0 / 120), p = mad(p, r, 1.0 / 24), p = mad(p, r, 1.0 / 6), p = mad(p, r, 0.5);
   const int64_t k = int64_t(__builtin_bit_cast(uint64_t, at) - __builtin_bit_cast(uint64_t, kMagic));
-  return (1.0 + (r + r * r * p)) * __builtin_bit_cast(double, uint64_t(k + 1023) << 52);
+  return (1.0 + mad(r * r, p, r)) * __builtin_bit_cast(double, uint64_t(k + 1023) << 52);
 }
 }  // namespace detail
 
@@ -173,7 +181,7 @@ TG_HD_INLINE float tanh(float x) {
   const float a = detail::abs(x);
   const auto [q, n] = detail::exp_parts(2.0f * detail::select(a > 10.0f, 10.0f, a));
   const float scale = detail::power_of_two(n);
-  const float m = q * scale + (scale - 1.0f);  // e^2|x| - 1
+  const float m = detail::mad<false>(q, scale, scale - 1.0f);  // e^2|x| - 1
   return detail::with_sign_of(m / (m + 2.0f), x);
 }
 TG_HD_INLINE double tanh(double x) { return std::tanh(x); }
@@ -191,7 +199,7 @@ TG_HD_INLINE float erf(float x) {
                                       -0.00303748227f, 0.00019535044f);
   const auto [q, n] = detail::exp_parts(g);
   const float large = 1.0f - (1.0f + q) * detail::power_of_two(n);
-  return detail::with_sign_of(detail::select(a < 0.925f, a * small + a, large), x);
+  return detail::with_sign_of(detail::select(a < 0.925f, detail::mad<false>(a, small, a), large), x);
 }
 TG_HD_INLINE double erf(double x) { return std::erf(x); }
 /// @}
@@ -212,9 +220,9 @@ namespace detail {
 // |x| < 2^29, or NaN. n * kHalfPiHi is exact for every x.
 TG_HD_INLINE void sincos_reduced(double x, float& s, float& c) {
   constexpr double kMagic = 0x1.8p52, kHalfPiHi = 0x1.921fb4p0, kHalfPiLo = 0x1.4442d18469899p-24;
-  const double t = x * 0.63661977236758134308 + kMagic;
+  const double t = mad(x, 0.63661977236758134308, kMagic);
   const double n = t - kMagic;
-  const float r = float((x - n * kHalfPiHi) - n * kHalfPiLo);
+  const float r = float(mad(n, -kHalfPiLo, mad(n, -kHalfPiHi, x)));
   sincos_quadrant<false>(r, uint32_t(__builtin_bit_cast(uint64_t, t)), s, c);
 }
 }  // namespace detail

@@ -61,49 +61,63 @@ template <class T> struct Columns {
 struct Part {  // range of k
   bool first, last;
 };
+// Vectors per step of k: 64 bytes at any level, so that levels 3 and 4 have one order of sums.
+inline constexpr int kStepVectors = 64 / int(kVectorBytes);
+template <class T> inline constexpr int kStep = kStepVectors * kLanes<T>;
 // C (R x N) = or += A B, lanes along k; rows of A are contiguous. `sums` (R, N): accumulators between ranges of k.
 template <int R, int N, class T>
 void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t across, int64_t along, Part part, T* sums, T* c,
               int64_t ldc, bool add) {
-  constexpr int L = kLanes<T>, kAll = R * N;
-  Vector<T> sum[R][N] = {};
+  constexpr int L = kLanes<T>, P = kStepVectors, kAll = R * N;
+  Vector<T> sum[R][N][P] = {};
   if (!part.first)
 #pragma GCC unroll 24
-    for (int i = 0; i < kAll; ++i) sum[i / N][i % N] = load_vector(sums + i * L);
-  const auto add_products = [&](auto at) {
-    Vector<T> x[R];
+    for (int i = 0; i < kAll * P; ++i) sum[i / P / N][i / P % N][i % P] = load_vector(sums + i * L);
+  const auto add_products = [&](auto at) __attribute__((always_inline)) {
+#pragma GCC unroll 2
+    for (int q = 0; q < P; ++q) {
+      Vector<T> x[R];
 #pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) x[r] = at(a + r * ar);
+      for (int r = 0; r < R; ++r) x[r] = at(a + r * ar + q * L, q);
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) {
-      Vector<T> y = at(b + n * across);
-      asm("" : "+v"(y));  // prevents reloads per row
+      for (int n = 0; n < N; ++n) {
+        Vector<T> y = at(b + n * across + q * along, q);
+        asm("" : "+v"(y));  // prevents reloads per row
 #pragma GCC unroll 6
-      for (int r = 0; r < R; ++r) sum[r][n] += x[r] * y;
+        for (int r = 0; r < R; ++r) sum[r][n][q] = fma(x[r], y, sum[r][n][q]);
+      }
     }
   };
 #pragma GCC unroll 1
-  for (; k >= L; k -= L, a += L, b += along) add_products(load_vector<T>);
-  if (k > 0) add_products([some = Lanes<T>(k)](const T* p) { return some.load(p); });
+  for (; k >= kStep<T>; k -= kStep<T>, a += kStep<T>, b += P * along)
+    add_products([](const T* p, int) { return load_vector(p); });
+  if (k > 0) {
+    const Lanes<T> some[] = {Lanes<T>(std::min<int64_t>(k, L)), Lanes<T>(std::max<int64_t>(k - L, 0))};
+    add_products([&](const T* p, int q) { return q * L < k ? some[q].load(p) : Vector<T>{}; });
+  }
   if (!part.last) {
 #pragma GCC unroll 24
-    for (int i = 0; i < kAll; ++i) store_vector(sums + i * L, sum[i / N][i % N]);
+    for (int i = 0; i < kAll * P; ++i) store_vector(sums + i * L, sum[i / P / N][i / P % N][i % P]);
     return;
   }
+  const auto joined = [&](int i) {
+    auto& parts = sum[i / N][i % N];
+    return P == 2 ? parts[0] + parts[P - 1] : parts[0];
+  };
   T total[(kAll + 7) / 8 * 8];
 #pragma GCC unroll 4
   for (int i = 0; i < kAll; i += 8) {
     Vector<T> eight[8];
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) eight[j] = i + j < kAll ? sum[(i + j) % kAll / N][(i + j) % N] : Vector<T>{};
+    for (int j = 0; j < 8; ++j) eight[j] = i + j < kAll ? joined((i + j) % kAll) : Vector<T>{};
     reduce_add_8(eight, total + i);
   }
 #pragma GCC unroll 6
   for (int r = 0; r < R; ++r)
     for (int n = 0; n < N; ++n) c[r * ldc + n] = add ? c[r * ldc + n] + total[r * N + n] : total[r * N + n];
 }
-// The accumulators fit 12 (AVX2) or 24 (AVX-512) registers.
-template <int N> inline constexpr int kDotRows = std::min(6, (TG_ISA_LEVEL == 4 ? 24 : 12) / N);
+// The accumulators fit 8 (AVX2) or 24 (AVX-512) registers.
+template <int N> inline constexpr int kDotRows = TG_ISA_LEVEL == 4 ? std::min(6, 24 / N) : N >= 4 ? 1 : N == 2 ? 3 : 4;
 
 #if TG_ISA_LEVEL == 4
 // Eight columns of 16 rows: x[i] holds rows i % 4 + i / 4 * 8 and that + 4, and becomes column i.
@@ -171,27 +185,29 @@ int64_t dot_columns(const Product<T>& p, Columns<T> b, int64_t t, int64_t depth,
   b.p += t / L * b.along;
   for (; j + N <= p.n; j += N)
     for (int64_t r = i, rows; r < end; r += rows) {
-      rows = r + R <= end ? R : r + 2 <= end ? 2 : 1;
+      rows = r + R <= end ? R : R > 2 && r + 2 <= end ? 2 : 1;
       const auto run = rows == R ? dot_tile<R, N, T> : rows == 2 ? dot_tile<2, N, T> : dot_tile<1, N, T>;
       run(depth, p.a.p + r * p.a.row + t, p.a.row, b.p + j * b.across, b.across, b.along, part,
-          sums + (j * kRowsAtOnce + (r - i) * N) * L, p.c + r * p.ldc + j, p.ldc, p.o.accumulate);
+          sums + (j * kRowsAtOnce + (r - i) * N) * kStep<T>, p.c + r * p.ldc + j, p.ldc, p.o.accumulate);
     }
   return j;
 }
 // Lanes along k: rows of A are contiguous.
 template <class T> bool fits_dot(const Product<T>& p) {
-  return p.a.col == 1 && (p.n < kLanes<T> || (p.n == kLanes<T> && p.b.row == 1));
+  return p.a.col == 1 && (p.n < kStep<T> || (p.n == kStep<T> && p.b.row == 1));
 }
 template <class T> void run_dot(const Product<T>& p, bool parallel) {
   constexpr int64_t L = kLanes<T>;
   Columns<T> b{p.b.p, p.b.col, L};
-  if (p.b.row != 1 && p.k > 1) b = pack_columns(p.k, p.n, p.b, t_shared.get<T>(ceil_div(p.k, L) * L * p.n));
+  if (p.b.row != 1 && p.k > 1)
+    b = pack_columns(p.k, p.n, p.b, t_shared.get<T>(ceil_div(p.k, kStep<T>) * kStep<T> * p.n));
   for_tiles(parallel, ceil_div(p.m, kRowsAtOnce), [&](int64_t tile) {
     const int64_t i = tile * kRowsAtOnce, end = std::min(p.m, i + kRowsAtOnce);
-    T* const sums = t_own.get<T>(kRowsAtOnce * p.n * L);
+    T* const sums = t_own.get<T>(kRowsAtOnce * p.n * kStep<T>);
     for (int64_t t = 0; t < p.k; t += kPart<T>) {
       const int64_t depth = std::min(kPart<T>, p.k - t);
-      int64_t j = dot_columns<8>(p, b, t, depth, i, end, 0, sums);
+      int64_t j = 0;
+      if constexpr (kStepVectors == 1) j = dot_columns<8>(p, b, t, depth, i, end, j, sums);
       j = dot_columns<4>(p, b, t, depth, i, end, j, sums);
       j = dot_columns<2>(p, b, t, depth, i, end, j, sums);
       dot_columns<1>(p, b, t, depth, i, end, j, sums);

@@ -1,20 +1,10 @@
-#include <tapegrad/core/math.h>
 #include <tapegrad/cpu/kernel.h>
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/ops/swiglu.h>
 
-#include <type_traits>
-
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-template <class V> inline V sigmoid(const V& x) {
-  if constexpr (std::is_floating_point_v<V>) {
-    return math::sigmoid(x);
-  } else {
-    using C = std::remove_cvref_t<decltype(x[0])>;
-    return C(1) / (C(1) + exp_to_zero(V(-x)));
-  }
-}
+template <class V> inline V sigmoid(const V& x) { return 1.0f / (1.0f + exp_to_zero(V(-x))); }
 template <class T> void forward_row(int64_t n, const T* x, T* y) {
   for_lanes<compute_t<T>>(n, [=]<class V>(int64_t j) {
     const V gate = load<V>(x + j);

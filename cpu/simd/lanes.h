@@ -90,7 +90,9 @@ template <size_t N, class C, class F> inline std::array<C, N> block_sums(int64_t
     const auto clear = [&](Vector<C>(&x)[kParts]) TG_INLINE { ((x[P] = Vector<C>{}), ...); };
     (clear(sum[K]), ...);
     while (j + kSums <= n) (add(std::integral_constant<int, P>()), ...);
-    ((P + 1 < kParts && j + kVector<C> <= n ? add(std::integral_constant<int, P>()) : void()), ...);
+    // Whole groups of kLanes at any width of the vector; the rest is one chain.
+    const int64_t whole = j + (n - j) / kLanes * kLanes;
+    ((P + 1 < kParts && j + kVector<C> <= whole ? add(std::integral_constant<int, P>()) : void()), ...);
     for (; j < n; ++j) {
       one_left();
       const auto x = f.template operator()<C>(j);
