@@ -77,7 +77,7 @@ inline constexpr int64_t kRopeEnd = int64_t(1) << 29;  ///< limit of math::sinco
 namespace kernel {
 /// Rotation of a pair from a position to the next, for kernels.
 TG_HD_INLINE double rope_frequency(double theta, const RopeScaling& s, int64_t pair, int64_t pairs) {
-  const double f = std::pow(theta, -double(pair) / double(pairs));
+  const double f = math::detail::own_pow(theta, -double(pair) / double(pairs));
   if (s.kind == RopeScalingKind::none) return f;
   if (s.kind == RopeScalingKind::linear) return f / s.factor;
   const double waves = double(s.original_context) * f / 6.283185307179586476925;  // wavelengths in the original context

@@ -88,7 +88,9 @@ struct Candidates {
 };
 Candidates candidates(const Logits& logits, const SampleOptions& o) {
   const double top = logits[logits.most_likely()];
-  const auto weight = [&](int64_t token) { return std::exp((double(logits[token]) - top) / o.temperature); };
+  const auto weight = [&](int64_t token) {
+    return math::detail::own_exp((double(logits[token]) - top) / o.temperature);
+  };
   Candidates c;
   std::vector<int64_t>& t = c.tokens;
   t.resize(logits.size());

@@ -5,6 +5,17 @@
 #include <numbers>
 
 namespace tg {
+namespace {
+// (1 + cos(pi x)) / 2 for x in [0, 1], without std, as the square of a cosine or sine of at most pi / 4.
+double half_cosine(double x) {
+  const bool first = x <= 0.5;
+  const double a = std::numbers::pi / 2 * (first ? x : 1 - x);
+  double sum = 0;
+  for (int k = 18; k > 0; k -= 2) sum = -(1 + sum) * a * a / double(first ? k * (k - 1) : k * (k + 1));
+  const double y = first ? 1 + sum : a + a * sum;
+  return y * y;
+}
+}  // namespace
 
 double Schedule::at(int64_t step) const {
   validate();
@@ -13,7 +24,7 @@ double Schedule::at(int64_t step) const {
   if (kind == ScheduleKind::constant) return lr;
   if (step >= total) return min_lr;
   const double done = double(step - warmup) / double(total - warmup);
-  return min_lr + 0.5 * (1 + std::cos(std::numbers::pi * done)) * (lr - min_lr);
+  return min_lr + half_cosine(done) * (lr - min_lr);
 }
 void Schedule::validate() const {
   TG_CHECK(lr >= 0 && std::isfinite(lr), value, "[schedule] lr is {}. It must be finite and 0 or more.", lr);

@@ -64,7 +64,8 @@ template <class T> struct AdamWNumbers {
   template <class Op> AdamWNumbers(const Op& op, const AdamWOverrides& x) : eps(T(op.o.eps)), kind(op.o.decay) {
     const double b1 = *x.beta1, b2 = *x.beta2, lr = op.lr * x.lr_scale;
     beta1 = T(b1), rest1 = T(1 - b1), beta2 = T(b2), rest2 = T(1 - b2);
-    const double first = 1 - std::pow(b1, double(op.t)), second = std::sqrt(1 - std::pow(b2, double(op.t)));
+    const double first = 1 - math::detail::own_pow(b1, double(op.t)),
+                 second = std::sqrt(1 - math::detail::own_pow(b2, double(op.t)));
     const bool corrected = op.o.eps_placement == EpsPlacement::corrected;
     now.rate = T(corrected ? lr / first : lr * second / first);
     now.root = T(corrected ? 1 / second : 1);
