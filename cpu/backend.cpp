@@ -20,7 +20,7 @@ std::string_view bf16_products() {
   switch (bf16_path()) {
     case Bf16Path::amx: return ", bf16 by AMX";
     case Bf16Path::avx512: return ", bf16 by AVX512_BF16";
-    default: return "";
+    default: return ", bf16 by f32";
   }
 }
 std::string_view int8_products() {

@@ -1,3 +1,4 @@
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/io/file.h>
@@ -414,8 +415,8 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subco
                  "tapegrad");
     const auto version = [] {
       const std::string devices = Communicator::device_engine();
-      return fmt::format("tapegrad {} ({}{}{})", TG_VERSION, Communicator::engine(), devices.empty() ? "" : ", ",
-                         devices);
+      return fmt::format("tapegrad {} ({}{}{}, bf16 by {})", TG_VERSION, Communicator::engine(),
+                         devices.empty() ? "" : ", ", devices, detail::runtime_of(Device::cpu()).bf16_method());
     };
     refuse_values(
         app.set_version_flag("--version", std::function<std::string()>(version), "print the version and exit"));

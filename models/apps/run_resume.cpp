@@ -6,6 +6,7 @@
 #include <tapegrad/models/tokenizers/bpe.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 namespace tg::apps {
@@ -55,6 +56,24 @@ ProgressOptions progress_of(const TrainOptions& o, ProgressOptions p) {
   if (o.quiet) p.quiet = true, p.sample_every = 0;
   return p;
 }
+// kernels_of() without what changes no bit: AVX2 and AVX-512 compute the same.
+std::string bits_of_kernels(std::string kernels) {
+  if (const size_t at = kernels.find("level 4"); at != kernels.npos) kernels.replace(at, 7, "level 3");
+  return kernels;
+}
+void check_bf16_method(const TrainOptions& o, const std::string& path, std::string_view before, std::string_view here) {
+  const auto method = [](std::string_view kernels) {
+    constexpr std::string_view kBy = "bf16 by ";
+    const size_t at = kernels.find(kBy);
+    return at == kernels.npos ? std::string_view() : kernels.substr(at + kBy.size());
+  };
+  const std::string_view was = method(before), is = method(here);
+  TG_CHECK(
+      was == is || was.empty() || is.empty() || std::getenv("TG_BF16"), value,
+      "[{}] {} was computed with bf16 by {}, and this machine multiplies bf16 by {}. Methods differ in last bits. Set "
+      "TG_BF16={} to go on as before, or TG_BF16={} to change the method.",
+      o.command, path, was, is, was, is);
+}
 }  // namespace
 
 RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
@@ -88,7 +107,8 @@ RunSetup resumed_run(const TrainOptions& o, RunSetup s, const ReadData& read) {
   s.run = resumed_settings(o, c, before, path);
   s.changed = !detail::differences(before, s.run).empty();
   const std::string kernels = std::exchange(c.kernels, kernels_of(Device::parse(o.device), s.run.train));
-  if (!kernels.empty() && c.kernels != kernels)
+  check_bf16_method(o, path, kernels, c.kernels);
+  if (!kernels.empty() && bits_of_kernels(c.kernels) != bits_of_kernels(kernels))
     print_note(
         "{} was computed by other kernels ({}) than those here ({}): the results are as good, but not "
         "equal bit for bit",
