@@ -98,5 +98,6 @@ Subcommand eval_command();
 Subcommand inspect_command();
 Subcommand compare_command();
 Subcommand plot_command();
+Subcommand selftest_command();
 
 }  // namespace tg::apps

@@ -15,7 +15,7 @@ if(CUDA)
 endif()
 fail_if("no version" NOT out MATCHES "^tapegrad [0-9]+[.][0-9]+[.][0-9]+ [(]${engines}, bf16 by [a-z0-9]+[)]\n$")
 run(0 --help)
-foreach(word train finetune merge export generate inspect compare tokenize tokenizer)
+foreach(word train finetune merge export generate inspect compare tokenize tokenizer selftest)
   expect(out "${word}")
 endforeach()
 # Each flag is in one group, and the examples run
