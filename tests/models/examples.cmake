@@ -21,6 +21,7 @@ endfunction()
 
 check("accuracy" GREATER 0.95 ${spiral} 300)
 check("accuracy" GREATER 0.9 ${vit} 150)
+check("reward" GREATER 0.8 ${grpo} 60)
 check("validation loss" LESS 2.9 ${bert} ${TEXT} 500)
 check("validation loss" LESS 2.65 ${moe} ${TEXT} 400 1 model)
 check("validation loss" LESS 2.5 ${moe} ${TEXT} 400 2)
