@@ -47,6 +47,8 @@ template <class Of, int R, int G, class K, class C>
 void score_lanes(int64_t bytes, const C* q, int64_t step, MatView<K> keys, int64_t n, C* s) {
   constexpr int L = int(kVector<C>);
   const char* from[G * L];
+  // Reads hop from row to row: the next keys are prefetched.
+  const int64_t ahead = G * L * keys.row * int64_t(sizeof(K));
 #pragma GCC unroll 32
   for (int r = 0; r < G * L; ++r)
     from[r] = reinterpret_cast<const char*>(keys.p + std::min<int64_t>(r, n - 1) * keys.row);
@@ -65,7 +67,11 @@ void score_lanes(int64_t bytes, const C* q, int64_t step, MatView<K> keys, int64
     for (int g = 0; g < G; ++g) {
       Vector<C> x[L];
 #pragma GCC unroll 16
-      for (int r = 0; r < L; ++r) x[r] = load_vector(reinterpret_cast<const C*>(from[g * L + r] + at));
+      for (int r = 0; r < L; ++r) {
+        const char* const p = from[g * L + r] + at;
+        x[r] = load_vector(reinterpret_cast<const C*>(p));
+        __builtin_prefetch(p + ahead);
+      }
       add(g, x);
     }
   for (int g = 0; at < bytes && g < G; ++g) {
