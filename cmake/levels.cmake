@@ -32,8 +32,9 @@ function(tg_add_kernel_levels target)
   set_source_files_properties(${scalar} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
   # Levels and compilers have the same bits: only matrix products, whose sums are chains of fma, leave a choice. g++
   # takes this option from a precompiled header.
-  set_source_files_properties(${kernels} ${attention} PROPERTIES COMPILE_OPTIONS -ffp-contract=off
-                              SKIP_PRECOMPILE_HEADERS ON)
+  set(exact ${kernels} ${attention})
+  list(REMOVE_ITEM exact cpu/kernels/block_linear.cpp)  # includes products
+  set_source_files_properties(${exact} PROPERTIES COMPILE_OPTIONS -ffp-contract=off SKIP_PRECOMPILE_HEADERS ON)
   if(TG_SANITIZE)
     # Instrumented code is not vectorised, and GEMM alone has different sources per level: sanitizer builds compile its
     # callers alone per level.

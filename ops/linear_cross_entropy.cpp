@@ -23,7 +23,11 @@ int64_t equal_parts(int64_t all, int64_t most) {
   const int64_t parts = std::max<int64_t>(1, (all + most - 1) / most);
   return (all + parts - 1) / parts;
 }
-double multiply_adds(Bufs in) { return double(in[2].numel()) * double(in[1].numel()); }
+double multiply_adds(Bufs in) { return double(in[2].numel()) * double(in[1].size(0)) * double(in[0].shape().back()); }
+// The weight, dequantized if it is in blocks.
+Tensor whole(const Tensor& w, const std::optional<BlockFormat>& f, DType d) {
+  return f ? dequantize({{{w, *f}}}, d) : w;
+}
 Tensor dlogits(const CrossEntropyOptions& o, const Tensor& logits, const Tensor& targets, const Tensor& lse,
                const Tensor& dloss, DType t) {
   return rows_of(emit1(make_ref<op::CrossEntropyGrad>(o), {logits, targets, lse, dloss})).to(t);
@@ -34,9 +38,10 @@ Layouts op::LinearCrossEntropy::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1], &targets = in[2];
   check::ndim_at_least(kName, x, 1);
   check::computes(kName, x);
-  check::same_dtype(kName, x, w);
+  if (!format) check::same_dtype(kName, x, w);
   check::index(kName, targets);
-  TG_CHECK(w.ndim() == 2 && x.shape().back() == w.shape()[1], shape,
+  const int64_t width = format ? BlockWeight{{{w, *format}}}.in() : w.ndim() == 2 ? w.size(1) : -1;
+  TG_CHECK(x.shape().back() == width, shape,
            "[linear_cross_entropy] x is {}, weight is {}. The weight must be (classes, in), and x's last size in. Did "
            "you pass the weight transposed?",
            x, w);
@@ -70,18 +75,20 @@ int64_t op::LinearCrossEntropy::scratch_bytes(Bufs in, Bufs) const {
   return rows_at_a_time(in) * in[1].size(0) * size_of_logit(in);
 }
 Tensors op::LinearCrossEntropy::compose(Inputs in) const {
-  const Tensor logits = detail::unrounded_linear(in[0], in[1], precision);
+  const Tensor weight = whole(in[1], format, in[0].dtype());
+  const Tensor logits = detail::unrounded_linear(in[0], weight, precision);
   Tensors r = emit(make_ref<CrossEntropy>(o.loss), {logits, in[2]});
   CrossEntropyOptions each = o.loss;
   each.reduction = Reduction::sum;
   const Tensor d = dlogits(each, logits, in[2], r[1], ones({}, logits.dtype(), logits.device()), in[0].dtype());
-  if (keeps_dx) r.emplace_back(reshape(matmul(d, in[1], {.precision = precision}), in[0].shape()).to(r[0].dtype()));
+  if (keeps_dx) r.emplace_back(reshape(matmul(d, weight, {.precision = precision}), in[0].shape()).to(r[0].dtype()));
   if (keeps_dlogits) r.emplace_back(d);
   return r;
 }
 Tensors op::LinearCrossEntropy::vjp(const Vjp& v) const {
-  const Tensor x = v.in(0), w = v.in(1), targets = v.in(2), lse = v.out(1), &dloss = v.grad();
+  const Tensor x = v.in(0), targets = v.in(2), lse = v.out(1), &dloss = v.grad();
   Tensor dx, dw;
+  const Tensor w = grad_enabled() ? whole(v.in(1), format, x.dtype()) : v.in(1);
   if (grad_enabled()) {
     const Tensor d = dlogits(o.loss, detail::unrounded_linear(x, w, precision), targets, lse, dloss, x.dtype());
     if (v.wants(0)) dx = reshape(matmul(d, w, {.precision = precision}), x.shape());
@@ -132,5 +139,13 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const OpPtr op = make_ref<op::LinearCrossEntropy>(o, matmul_precision(), dx, dlogits);
   if (op->supports(x.device().backend)) return emit1(op, {x, weight, targets});
   return cross_entropy(detail::unrounded_linear(x, weight), targets, o.loss);
+}
+Tensor linear_cross_entropy(const Tensor& x, const BlockWeight& weight, const Tensor& targets,
+                            LinearCrossEntropyOptions o) {
+  const OpPtr op = make_ref<op::LinearCrossEntropy>(o, matmul_precision(), grad_enabled() && x.requires_grad(), false,
+                                                    weight.parts.empty() ? BlockFormat::q4_0 : weight.parts[0].format);
+  if (weight.parts.size() == 1 && op->supports(x.device().backend))
+    return emit1(op, {x, weight.parts[0].codes.contiguous(), targets});
+  return cross_entropy(detail::unrounded_block_linear(x, weight), targets, o.loss);
 }
 }  // namespace tg

@@ -3,6 +3,9 @@
 #pragma once
 #include <tapegrad/core/mode.h>
 #include <tapegrad/ops/loss.h>
+#include <tapegrad/ops/quantized/block_linear.h>
+
+#include <optional>
 
 namespace tg {
 
@@ -16,22 +19,26 @@ struct LinearCrossEntropyOptions {
 
 namespace op {
 
-/// (x (..., in), weight (V, in), targets (...)) -> (loss, log-sum-exp of each row; 0 for ignored rows), and what
-/// backward is to find, for row losses' gradients of 1: the gradient of x, f32 or f64, and that of the logits (rows,
-/// V), in x's dtype, of the rows that are not ignored, then zeros.
+/// (x (..., in), weight (V, in) or its codes, targets (...)) -> (loss, log-sum-exp of each row; 0 for ignored rows),
+/// and what backward is to find, for row losses' gradients of 1: the gradient of x, f32 or f64, and that of the logits
+/// (rows, V), in x's dtype, of the rows that are not ignored, then zeros.
 struct LinearCrossEntropy : OpOf<LinearCrossEntropy> {
   static constexpr auto kName = "linear_cross_entropy";
   LinearCrossEntropyOptions o;
   MatmulPrecision precision;
   bool keeps_dx, keeps_dlogits;
-  LinearCrossEntropy(LinearCrossEntropyOptions opt, MatmulPrecision p, bool dx, bool dlogits)
-      : o(opt), precision(p), keeps_dx(dx), keeps_dlogits(dlogits) {}
+  std::optional<BlockFormat> format;
+  LinearCrossEntropy(LinearCrossEntropyOptions opt, MatmulPrecision p, bool dx, bool dlogits,
+                     std::optional<BlockFormat> f = {})
+      : o(opt), precision(p), keeps_dx(dx), keeps_dlogits(dlogits), format(f) {}
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return mask_of(0, 1, 2); }
   Mask saves_out(Mask) const override { return mask_of(1, 2, 3) & ((4u << (keeps_dx + keeps_dlogits)) - 1); }
   Tensors vjp(const Vjp&) const override;
   Tensors compose(Inputs) const override;
-  void key(StructuralHash& k) const override { o.key(k), k.add(int(precision)), k.add(keeps_dx), k.add(keeps_dlogits); }
+  void key(StructuralHash& k) const override {
+    o.key(k), k.add(int(precision)), k.add(keeps_dx), k.add(keeps_dlogits), k.add(format ? int(*format) : -1);
+  }
   OpWork work(Bufs in, Bufs out) const override;
   int64_t rows_at_a_time(Bufs in) const;
   int64_t scratch_bytes(Bufs in, Bufs out) const override;
@@ -60,6 +67,9 @@ struct LinearCrossEntropyGrad : OpOf<LinearCrossEntropyGrad> {
 /// for it, in x's dtype, but in a RecomputeScope backward computes it again, with the same bits. Otherwise nothing of
 /// the logits' size is kept. Second derivatives go through cross_entropy() and linear().
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
+                            LinearCrossEntropyOptions = {});
+/// Over blocks: equal to that over the dequantized weight. A weight of several parts has its logits in memory.
+Tensor linear_cross_entropy(const Tensor& x, const BlockWeight& weight, const Tensor& targets,
                             LinearCrossEntropyOptions = {});
 
 }  // namespace tg

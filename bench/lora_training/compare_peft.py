@@ -7,21 +7,24 @@ f32. Seconds are the median of the steps after the first; memory is the largest 
 ratio is the median over the rounds. Needs gguf, safetensors, transformers, peft and bitsandbytes from PyPI."""
 import argparse, json, os, resource, statistics, subprocess, sys, tempfile, time
 
-SHAPES = {  # width, layers, heads, kv_heads, ff_width
+SHAPES = {  # width, layers, heads, kv_heads, ff_width; the last has Llama-3.1-8B's sizes
     "tiny": (64, 2, 4, 2, 128),
     "qwen3-0.6b": (1024, 28, 16, 8, 3072),
     "qwen3-1.7b-half": (2048, 14, 16, 8, 6144),
-    "qwen3-1.7b": (2048, 28, 16, 8, 6144)}
+    "qwen3-1.7b": (2048, 28, 16, 8, 6144),
+    "8b": (4096, 32, 32, 8, 14336)}
+VOCABULARY = {"tiny": 512, "8b": 128256}  # others: 151936
 PEERS = {"f32": ("f32",), "bf16": ("bf16", "nf4"), "q4_0": ("bf16", "nf4"), "nf4": ("nf4",)}
 MODULES = ("*.attn.qkv", "*.attn.proj", "*.mlp.fc", "*.mlp.proj")
 
 
 def config_of(shape):
     width, layers, heads, kv_heads, ff = SHAPES[shape]
-    return dict(model_type="qwen3", architectures=["Qwen3ForCausalLM"], vocab_size=512 if shape == "tiny" else 151936,
+    return dict(model_type="qwen3", architectures=["Qwen3ForCausalLM"], vocab_size=VOCABULARY.get(shape, 151936),
                 hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads,
-                head_dim=width // heads if shape == "tiny" else 128, intermediate_size=ff, tie_word_embeddings=True,
-                max_position_embeddings=4096, rms_norm_eps=1e-6, rope_theta=1e6, hidden_act="silu")
+                head_dim=width // heads if shape == "tiny" else 128, intermediate_size=ff,
+                tie_word_embeddings=shape != "8b", max_position_embeddings=4096, rms_norm_eps=1e-6, rope_theta=1e6,
+                hidden_act="silu")
 
 
 def tensors_of(config):
@@ -39,13 +42,15 @@ def tensors_of(config):
                 ("mlp.up_proj", "ffn_up", (ff, width)), ("mlp.down_proj", "ffn_down", (width, ff))):
             yield f"model.layers.{i}.{theirs}.weight", f"blk.{i}.{gguf}.weight", shape
     yield "model.norm.weight", "output_norm.weight", (width,)
+    if not c["tie_word_embeddings"]:
+        yield "lm_head.weight", "output.weight", (c["vocab_size"], width)
 
 
 def make(where, args):
     """Models and data. A separate process: Linux counts the memory of this one in its children's largest size."""
     import numpy as np
     config, path = config_of(args.shape), f"{where}/{args.shape}"
-    if not os.path.exists(path):
+    if (args.bases != "q4_0" or not args.no_peer) and not os.path.exists(path):
         make_folder(path, config)
     if "q4_0" in args.bases and not os.path.exists(path + ".gguf"):
         make_gguf(path + ".gguf", config)
@@ -78,8 +83,9 @@ def make_gguf(path, config):
         if len(shape) == 1:
             w.add_tensor(name, np.ones(shape, np.float32))
             continue
-        kind, size, at = (gguf.GGMLQuantizationType.Q6_K, 210, 208) if name.startswith("token_embd") and \
-            shape[1] % 256 == 0 else (gguf.GGMLQuantizationType.Q4_0, 18, 0)
+        table = name in ("token_embd.weight", "output.weight") and shape[1] % 256 == 0
+        kind, size, at = (gguf.GGMLQuantizationType.Q6_K, 210, 208) if table else \
+            (gguf.GGMLQuantizationType.Q4_0, 18, 0)
         blocks = rng.integers(0, 256, (shape[0], shape[1] // (256 if size == 210 else 32), size), dtype=np.uint8)
         scale = np.float16(0.02 / (4.6 if size == 18 else 18 * 74))  # standard deviation 0.02
         blocks[..., at:at + 2] = np.frombuffer(scale.tobytes(), np.uint8)

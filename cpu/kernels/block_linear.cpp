@@ -3,6 +3,7 @@
 // elements do not depend on other columns if there are more than a vector.
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
+#include <tapegrad/cpu/simd/block_rows.h>
 #include <tapegrad/cpu/simd/quantized.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -24,18 +25,6 @@ constexpr int64_t kPanelBytes = 1 << 22;
 constexpr int64_t kFewColumns = 32;   // sums of fewer depend on their number
 constexpr int64_t kSerial = 1 << 18;  // elements of a weight; fewer are read by one thread
 thread_local Scratch t_panel, t_bytes, t_values, t_sums;
-// Elements [first, first + n) of a row of blocks, whole blocks.
-template <class T> void dequantize_blocks(BlockFormat format, const uint8_t* codes, int64_t first, int64_t n, T* to) {
-  visit_block_format(format, [&]<BlockFormat F>() {
-    constexpr BlockLayout layout = layout_of_block(F);
-    const uint8_t* block = codes + first / layout.elements * layout.bytes;
-    for (int64_t i = 0; i < n; i += layout.elements, block += layout.bytes) {
-      alignas(64) float values[layout.elements];
-      tg::detail::dequantize_block<F>(block, values);
-      for (int j = 0; j < layout.elements; ++j) to[i + j] = T(values[j]);
-    }
-  });
-}
 struct Parts {
   const BlockFormats& formats;
   Bufs codes;
@@ -193,34 +182,40 @@ bool by_few_rows(int64_t m, int64_t n, int64_t k, MatView<T> x, const Parts& par
 }
 #endif
 
-void block_linear(const op::BlockLinear& op, Bufs in, Bufs out, Context&) {
-  if (out[0].numel() == 0) return;
+template <class T, class Y> void block_linear(const op::BlockLinear& op, Bufs in, Bufs out) {
+  using C = compute_t<T>;
   const Parts parts{op.formats, in.subspan(1, op.formats.size())};
   const int64_t n = out[0].shape().back(), k = in[0].shape().back(), m = out[0].numel() / n;
-  kernel::visit_float(out[0].dtype(), [&]<class T>() {
-    using C = compute_t<T>;
-    const MatView<T> x{in[0].data<T>(), k, 1};
-    const T* const bias = in.size() > 1 + op.formats.size() ? in.back().data<T>() : nullptr;
-    T* const y = out[0].data<T>();
+  const MatView<T> x{in[0].data<T>(), k, 1};
+  const T* const bias = in.size() > 1 + op.formats.size() ? in.back().data<T>() : nullptr;
+  Y* const y = out[0].data<Y>();
 #if TG_ISA_LEVEL >= 3
-    const auto put = [=](int64_t i, int64_t j, int64_t count, const float* sums) {
-      T* const to = y + i * n + j;
-      for (int64_t s = 0; s < count; ++s) to[s] = T(bias ? C(sums[s]) + C(bias[j + s]) : C(sums[s]));
-    };
-    if (by_few_rows<T>(m, n, k, x, parts, put)) return;
+  const auto put = [=](int64_t i, int64_t j, int64_t count, const float* sums) {
+    Y* const to = y + i * n + j;
+    for (int64_t s = 0; s < count; ++s) to[s] = Y(bias ? C(sums[s]) + C(bias[j + s]) : C(sums[s]));
+  };
+  if (by_few_rows<T>(m, n, k, x, parts, put)) return;
 #endif
-    for_panels(n, k * int64_t(sizeof(T)), kFewColumns, [&](int64_t first, int64_t count) {
-      T* const panel = t_panel.get<T>(count * k);
-      for_row_tiles(count, k, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) parts.dequantize(first + r, 0, k, panel + r * k);
-      });
+  for_panels(n, k * int64_t(sizeof(T)), kFewColumns, [&](int64_t first, int64_t count) {
+    T* const panel = t_panel.get<T>(count * k);
+    for_row_tiles(count, k, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) parts.dequantize(first + r, 0, k, panel + r * k);
+    });
+    if constexpr (!std::is_same_v<T, Y>) {
+      gemm<T>(m, count, k, x, {panel, 1, k}, nullptr, n, {.unrounded = y + first});
+    } else {
       const auto add_bias = [=](C* row, int64_t j, int64_t columns) {
         for (int64_t s = 0; s < columns; ++s) row[s] += C(bias[first + j + s]);
       };
       const FunctionRef<void(C*, int64_t, int64_t)> finish(add_bias);
       multiply<T>(op.precision, m, count, k, x, {panel, 1, k}, y + first, n, {.finish = bias ? &finish : nullptr});
-    });
+    }
   });
+}
+void block_linear(const op::BlockLinear& op, Bufs in, Bufs out, Context&) {
+  if (out[0].numel() == 0) return;
+  if (op.unrounded) return block_linear<bf16, float>(op, in, out);
+  kernel::visit_float(out[0].dtype(), [&]<class T>() { block_linear<T, T>(op, in, out); });
 }
 void block_linear_grad(const op::BlockLinearGrad& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() == 0) return;

@@ -1,8 +1,10 @@
 // Forward: rows at a time, whole, as the loss needs; the gradient overwrites their logits. Backward that computes
 // logits again: classes at a time, so that a row of dweight is one product, and the weight is read once.
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
+#include <tapegrad/cpu/simd/block_rows.h>
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/rows.h>
+#include <tapegrad/cpu/simd/scratch.h>
 #include <tapegrad/ops/linear_cross_entropy.h>
 
 #include <algorithm>
@@ -10,21 +12,28 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
+constexpr int64_t kPanelBytes = 1 << 24, kFewClasses = 32;  // sums of fewer columns depend on their number
+thread_local Scratch t_panel;
+
 // The rows that are not ignored.
 template <class T> struct Head {
   using C = compute_t<T>;
   int64_t rows, classes, width;
   std::vector<int64_t> at, target;
   Rows<T> x;
-  MatView<T> weight;  // (classes, width)
+  MatView<T> weight;  // (classes, width), unless in blocks
+  std::optional<BlockFormat> format;
+  const uint8_t* codes;
   C smoothing;
 
-  Head(const CrossEntropyOptions& o, Bufs in)
+  Head(const CrossEntropyOptions& o, Bufs in, std::optional<BlockFormat> f = {})
       : rows(in[2].numel()),
         classes(in[1].size(0)),
-        width(in[1].size(1)),
+        width(in[0].shape().back()),
         x(in[0]),
-        weight{in[1].data<T>(), in[1].strides()[0], in[1].strides()[1]},
+        weight{f ? nullptr : in[1].data<T>(), in[1].strides()[0], in[1].strides()[1]},
+        format(f),
+        codes(f ? in[1].data<uint8_t>() : nullptr),
         smoothing(C(o.label_smoothing)) {
     const std::vector<int64_t> ids = flat_indices(in[2]);
     for (int64_t i = 0; i < rows; ++i) {
@@ -38,6 +47,21 @@ template <class T> struct Head {
     if (at.empty() && o.reduction == Reduction::mean) throw tg::kernel::no_rows_left(rows, o.ignore_index);
   }
   int64_t kept() const { return int64_t(at.size()); }
+  // Calls f(first, rows of the weight, their number): all at once, or panels of dequantized blocks.
+  template <class F> void for_panels(F&& f) const {
+    if (!format) return f(0, weight, classes);
+    const tg::detail::BlockLayout& l = tg::detail::layout_of_block(*format);
+    const int64_t some = std::max(kFewClasses, kPanelBytes / std::max<int64_t>(1, width * int64_t(sizeof(T))));
+    for (int64_t first = 0, n; first < classes; first += n) {
+      n = classes - first < some + kFewClasses ? classes - first : some;
+      T* const panel = t_panel.get<T>(n * width);
+      for_row_tiles(n, width, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r)
+          dequantize_blocks(*format, codes + (first + r) * (width / l.elements * l.bytes), 0, width, panel + r * width);
+      });
+      f(first, MatView<T>{panel, width, 1}, n);
+    }
+  }
   MatView<T> gather(int64_t first, int64_t n, T* to) const {
     std::vector<T> scratch;
     for (int64_t r = 0; r < n; ++r) std::copy_n(x(at[size_t(first + r)], scratch), width, to + r * width);
@@ -56,21 +80,21 @@ template <class T> struct Head {
 
 // c = a b, not rounded to bf16.
 template <class T>
-void unrounded(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b,
-               compute_t<T>* c) {
+void unrounded(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, compute_t<T>* c,
+               int64_t ldc) {
   if constexpr (std::is_same_v<T, bf16>)
-    gemm<T>(m, n, k, a, b, nullptr, n, {.unrounded = c});
+    gemm<T>(m, n, k, a, b, nullptr, ldc, {.unrounded = c});
   else if constexpr (std::is_same_v<T, float>)
-    gemm_as(precision, m, n, k, a, b, c, n);
+    gemm_as(precision, m, n, k, a, b, c, ldc);
   else
-    gemm<T>(m, n, k, a, b, c, n);
+    gemm<T>(m, n, k, a, b, c, ldc);
 }
 template <class T>
 void multiply(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c) {
   if constexpr (std::is_same_v<T, bf16>)
     gemm<T>(m, n, k, a, b, c, n);
   else
-    unrounded<T>(precision, m, n, k, a, b, c);
+    unrounded<T>(precision, m, n, k, a, b, c, n);
 }
 // The gradient of logits in their place: narrower elements are at the start of each row.
 template <class T> MatView<T> in_place(compute_t<T>* logits, int64_t classes) {
@@ -81,7 +105,7 @@ template <class T> T* row_of(const MatView<T>& m, int64_t r) { return const_cast
 void linear_cross_entropy(const op::LinearCrossEntropy& op, Bufs in, Bufs out, Context& c) {
   kernel::visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Head<T> head(op.o.loss, in);
+    const Head<T> head(op.o.loss, in, op.format);
     const int64_t classes = head.classes, width = head.width, kept = head.kept();
     std::vector<C> losses(size_t(head.rows));
     C* const lse = out[1].data<C>();
@@ -100,7 +124,10 @@ void linear_cross_entropy(const op::LinearCrossEntropy& op, Bufs in, Bufs out, C
       const int64_t n = std::min(most, kept - first);
       if constexpr (std::is_same_v<T, C>)
         if (kept_d) logits = kept_d + first * classes;
-      unrounded<T>(op.precision, n, classes, width, head.gather(first, n, x.data()), head.weight.transposed(), logits);
+      const MatView<T> some_x = head.gather(first, n, x.data());
+      head.for_panels([&](int64_t begin, const MatView<T>& w, int64_t count) {
+        unrounded<T>(op.precision, n, count, width, some_x, w.transposed(), logits + begin, classes);
+      });
       const Layout l = Layout::contiguous({n, classes}, dtype_of<C>()), row = Layout::contiguous({n}, dtype_of<C>()),
                    ids = Layout::contiguous({n}, DType::i64);
       const auto bytes = [](const void* p) { return static_cast<std::byte*>(const_cast<void*>(p)); };
@@ -118,9 +145,13 @@ void linear_cross_entropy(const op::LinearCrossEntropy& op, Bufs in, Bufs out, C
           head.row_gradient(first + r, 0, classes, sums[size_t(most + r)], logits + r * classes, row_of(d, r));
       });
       if (!dx) continue;
-      unrounded<T>(op.precision, n, width, classes, d, head.weight, some_dx.data());
-      for (int64_t r = 0; r < n; ++r)
-        std::copy_n(some_dx.data() + r * width, width, dx + head.at[size_t(first + r)] * width);
+      head.for_panels([&](int64_t begin, const MatView<T>& w, int64_t count) {
+        unrounded<T>(op.precision, n, width, count, d.at(0, begin), w, some_dx.data(), width);
+        for (int64_t r = 0; r < n; ++r) {
+          C *const part = some_dx.data() + r * width, *const sum = dx + head.at[size_t(first + r)] * width;
+          for (int64_t j = 0; j < width; ++j) sum[j] = begin == 0 ? part[j] : sum[j] + part[j];
+        }
+      });
     }
     C* const y = out[0].data<C>();
     if (op.o.loss.reduction == Reduction::none) {
@@ -155,7 +186,7 @@ void linear_cross_entropy_grad(const op::LinearCrossEntropyGrad& op, Bufs in, Bu
       const int64_t n = std::min(most, classes - first);
       const MatView<T> d = found ? MatView<T>{in[5].data<T>(), classes, 1} : in_place<T>(logits, n);
       if (!found) {
-        unrounded<T>(op.precision, kept, n, width, x, head.weight.at(first, 0).transposed(), logits);
+        unrounded<T>(op.precision, kept, n, width, x, head.weight.at(first, 0).transposed(), logits, n);
         for_row_tiles(kept, n, [&](int64_t begin, int64_t end) {
           for (int64_t r = begin; r < end; ++r)
             head.row_gradient(r, first, n, lse[size_t(head.at[size_t(r)])], logits + r * n, row_of(d, r));

@@ -288,7 +288,8 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t 
   const DType compute = o.compute.value_or(wte_.out_dtype());
   if (with_head && compute == DType::bf16 && plain_head() && device() == Device::cpu()) {
     const NameScope in_head = head_.enter();
-    x = detail::unrounded_linear(x.to(compute), detail::cast_parameter(head_.weight, compute));
+    x = head_.blocks ? detail::unrounded_block_linear(x.to(compute), *head_.blocks)
+                     : detail::unrounded_linear(x.to(compute), detail::cast_parameter(head_.weight, compute));
     if (head_.bias) x = x + head_.bias.to(x.dtype());
   } else {
     x = with_head ? head_.forward(x, compute, o.rng, o.adapters) : x.to(compute);  // (B, T, V) or (B, T, C)
@@ -312,6 +313,7 @@ Tensor Gpt::loss(const Batch& batch, const ForwardOptions& o, Reduction reductio
   const NameScope here = layer_.enter(), in_head = head_.enter();
   std::optional<RecomputeScope> again;
   if (o.recompute) again.emplace();
+  if (head_.blocks) return linear_cross_entropy(x, *head_.blocks, batch.targets, {how});
   return linear_cross_entropy(x, detail::cast_parameter(head_.weight, x.dtype()), batch.targets, {how});
 }
 

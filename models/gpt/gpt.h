@@ -166,7 +166,7 @@ class Gpt {
     Stream forward(Stream, const nn::LayerContext&) const;
   };
   void check(const Tensor& tokens, const ForwardOptions&) const;
-  bool plain_head() const { return head_.kind == LinearKind::plain && head_.weight && !head_.adapter; }
+  bool plain_head() const { return head_.kind == LinearKind::plain && head_.out() && !head_.adapter; }
   Tensor run(const Tensor& tokens, ForwardOptions, bool with_head, int64_t weights_of = -1) const;
   GptConfig config_;
   nn::Layer layer_;

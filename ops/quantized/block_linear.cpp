@@ -105,7 +105,7 @@ template <bool kGrad> Layouts op::BlockProduct<kGrad>::infer(Inputs in) const {
   }
   Shape s = x.shape();
   s.back() = w[kGrad];
-  return {Layout::contiguous(s, x.dtype(), x.device())};
+  return {Layout::contiguous(s, unrounded ? DType::f32 : x.dtype(), x.device())};
 }
 template <bool kGrad> Mask op::BlockProduct<kGrad>::saves_in(Mask tracked) const {
   Mask m = 0;
@@ -116,7 +116,7 @@ template <bool kGrad> Tensors op::BlockProduct<kGrad>::vjp(const Vjp& v) const {
   Tensors r;
   for (size_t i = 0; i < v.inputs(); ++i) r.emplace_back();
   if (v.wants(0)) {
-    std::vector<Tensor> in{v.grad()};
+    std::vector<Tensor> in{unrounded ? v.grad().to(DType::bf16) : v.grad()};
     for (size_t i = 0; i < formats.size(); ++i) in.push_back(v.in(i + 1));
     r[0] = emit1(make_ref<BlockProduct<!kGrad>>(formats, precision), in);
   }
@@ -132,7 +132,7 @@ template <bool kGrad> OpWork op::BlockProduct<kGrad>::work(Bufs in, Bufs out) co
   return w;
 }
 template <bool kGrad> void op::BlockProduct<kGrad>::key(StructuralHash& k) const {
-  k.add(int(precision)), add_formats(k, formats);
+  k.add(int(precision)), k.add(unrounded), add_formats(k, formats);
 }
 template struct op::BlockProduct<false>;
 template struct op::BlockProduct<true>;
@@ -141,6 +141,10 @@ Tensor block_linear(const Tensor& x, const BlockWeight& weight, const Tensor& bi
   auto in = with_parts({x}, weight);
   if (bias) in.push_back(bias);
   return emit1(make_ref<op::BlockLinear>(formats_of(weight), matmul_precision()), in);
+}
+Tensor detail::unrounded_block_linear(const Tensor& x, const BlockWeight& w) {
+  if (x.dtype() != DType::bf16 || x.device() != Device::cpu()) return block_linear(x, w);
+  return emit1(make_ref<op::BlockLinear>(formats_of(w), matmul_precision(), true), with_parts({x}, w));
 }
 Tensor block_rows(const BlockWeight& weight, const Tensor& ids, DType dtype) {
   return emit1(make_ref<op::BlockRows>(formats_of(weight), dtype), with_parts({ids}, weight));

@@ -54,7 +54,9 @@ template <bool kGrad> struct BlockProduct : OpOf<BlockProduct<kGrad>> {
   static constexpr auto kName = kGrad ? "block_linear_grad" : "block_linear";
   detail::BlockFormats formats;
   MatmulPrecision precision;
-  BlockProduct(detail::BlockFormats f, MatmulPrecision p) : formats(std::move(f)), precision(p) {}
+  bool unrounded;  // f32 of a bf16 x, on a CPU; no bias
+  BlockProduct(detail::BlockFormats f, MatmulPrecision p, bool f32 = false)
+      : formats(std::move(f)), precision(p), unrounded(f32) {}
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override;
   Tensors vjp(const Vjp&) const override;
@@ -68,6 +70,10 @@ using BlockLinearGrad = BlockProduct<true>;
 /// linear(x, dequantize(weight, x.dtype()), bias): x (..., in), bias (out), result (..., out), of one dtype: f64, f32
 /// or bf16. x and bias have gradients.
 Tensor block_linear(const Tensor& x, const BlockWeight& weight, const Tensor& bias = {});
+namespace detail {
+/// unrounded_linear() over blocks.
+Tensor unrounded_block_linear(const Tensor& x, const BlockWeight& weight);
+}  // namespace detail
 /// embedding(ids, dequantize(weight, dtype)) without a gradient: rows that ids (...), i32 or i64, name: (..., in). When
 /// the op runs, an id outside [0, out) is an Error, see indexing.h.
 Tensor block_rows(const BlockWeight& weight, const Tensor& ids, DType dtype);

@@ -4,6 +4,7 @@
 
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/model/generate.h>
+#include <tapegrad/ops/factories.h>
 
 #include <numeric>
 

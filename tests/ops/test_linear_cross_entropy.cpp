@@ -5,6 +5,7 @@
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/ops/ops.h>
 
+#include "support/block_weights.h"
 #include "support/refusals.h"
 #include "support/threads.h"
 
@@ -146,5 +147,33 @@ TEST_CASE("linear_cross_entropy: wrong inputs") {
                  "[cross_entropy] no row is left for the mean: 0 of 2 target(s)"));
   CHECK(values(linear_cross_entropy(x, w, none, {{Reduction::sum, 1, 0}}))[0] == 0);
   CHECK(linear_cross_entropy(f32_of({0, 3}), w, i64_of({0}), {{Reduction::none}}).numel() == 0);
+}
+TEST_CASE("linear_cross_entropy over blocks: the bits of the dequantized weight in f32, gradients of x to 1e-6") {
+  for (const DType t : {DType::f64, DType::f32, DType::bf16})
+    for (const BlockFormat f : {BlockFormat::q4_0, BlockFormat::q6_k})
+      for (const int64_t classes : {50, 9000})  // several panels
+        for (const auto& o : kOptions)
+          for (const int64_t n : {0, 7}) {
+            CAPTURE_ALL(name_of(t), int(f), classes, int(o.reduction), n);
+            Head h(20, classes, classes < 100 ? 256 : 1024, t);
+            const BlockWeight blocks = random_blocks({{f, classes}}, h.x.size(1), 4);
+            h.w = dequantize(blocks, t), h.x = h.x.detach().requires_grad_();
+            const Tensor loss = linear_cross_entropy(h.x, blocks, h.targets, {o, n}), expected = h.chunked(o, n);
+            if (t != DType::bf16 && detail::kernel_level(Backend::cpu) >= 3) CHECK(bits_of(loss) == bits_of(expected));
+            CHECK(distance(loss, expected) <= 1e-5);
+            const Tensor dx = gradients(loss, {h.x})[0];
+            CHECK(distance(dx, gradients(expected, {h.x})[0]) <= (t == DType::bf16 ? 4e-3 : 1e-6));
+          }
+  Tensor x = random<double>({5, 64}, 1).requires_grad_();
+  const BlockWeight w = random_blocks({{BlockFormat::nf4, 40}}, 64, 2);
+  const Tensor ids = tensor(std::vector<int64_t>{3, 39, 0, 7, 7}, {5});
+  const auto squared = [&](const Tensor& given) {
+    const EnableGradScope on;
+    const Tensor at = given.requires_grad() ? given : given.detach().requires_grad_();
+    const Tensor g = grad(linear_cross_entropy(at, w, ids), {at}, {.create_graph = true})[0];
+    return sum(g * g);
+  };
+  CHECK(gradcheck(squared, x) < 1e-6);
+  expect(REFUSES(linear_cross_entropy(random({5, 32}, 1), w, ids), shape, "[linear_cross_entropy] x is (5, 32) f32"));
 }
 }  // namespace tg

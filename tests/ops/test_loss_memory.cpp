@@ -8,9 +8,9 @@
 using namespace tg;
 namespace {
 constexpr int64_t kRows = 64, kClasses = 4096;
-struct Head {
+struct LargeHead {
   Tensor x = random({kRows, 8}, 1), w = random({kClasses, 8}, 2).requires_grad_(), targets;
-  Head() {
+  LargeHead() {
     std::vector<int64_t> ids;
     for (int64_t i = 0; i < kRows; ++i) ids.push_back(i * 61 % kClasses);
     targets = tensor<int64_t>(ids, {kRows});
@@ -20,7 +20,7 @@ struct Head {
 }  // namespace
 
 TEST_CASE("cross-entropy: one buffer of the size of the logits in forward and backward, eager and lazy") {
-  const Head h;
+  const LargeHead h;
   for (DType t : {DType::f32, DType::bf16})
     for (bool lazy : {false, true}) {
       CAPTURE_ALL(t, lazy);
@@ -34,7 +34,7 @@ TEST_CASE("cross-entropy: one buffer of the size of the logits in forward and ba
     }
 }
 TEST_CASE("cross-entropy: logits that somebody holds stay as they are") {
-  const Head h;
+  const LargeHead h;
   const Tensor alone = backward(cross_entropy(h.logits(), h.targets))[h.w];
   const Tensor logits = h.logits();
   const auto before = bits_of(logits);
