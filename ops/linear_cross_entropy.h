@@ -19,7 +19,7 @@ struct LinearCrossEntropyOptions {
 
 namespace op {
 
-/// (x (..., in), weight (V, in) or its codes, targets (...)) -> (loss, log-sum-exp of each row; 0 for ignored rows),
+/// (x (..., in), weight (V, in) or its blocks, targets (...)) -> (loss, log-sum-exp of each row; 0 for ignored rows),
 /// and what backward is to find, for row losses' gradients of 1: the gradient of x, f32 or f64, and that of the logits
 /// (rows, V), in x's dtype, of the rows that are not ignored, then zeros.
 struct LinearCrossEntropy : OpOf<LinearCrossEntropy> {

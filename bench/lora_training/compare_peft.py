@@ -7,7 +7,8 @@ f32. Seconds are the median of the steps after the first; memory is the largest 
 ratio is the median over the rounds. Needs gguf, safetensors, transformers, peft and bitsandbytes from PyPI."""
 import argparse, json, os, resource, statistics, subprocess, sys, tempfile, time
 
-SHAPES = {  # width, layers, heads, kv_heads, ff_width; the last has Llama-3.1-8B's sizes
+# width, layers, heads, kv_heads, ff_width; 8b has the sizes of Llama-3.1-8B
+SHAPES = {
     "tiny": (64, 2, 4, 2, 128),
     "qwen3-0.6b": (1024, 28, 16, 8, 3072),
     "qwen3-1.7b-half": (2048, 14, 16, 8, 6144),

@@ -214,7 +214,7 @@ RunConfig run_from(const ModelOfData& m, const GptConfig& config) {
 
 Lora adapted(const std::string& adapter, LoadedModel& m, const std::string& folder) {
   const AdapterBase base = detail::adapter_base(adapter);
-  std::optional<LoadedModel> in_blocks;  // of the hash
+  std::optional<LoadedModel> in_blocks;  // has the hash
   if (m.params.all_blocks().empty() && (base.nf4 || detail::is_gguf(folder)))
     in_blocks = load_model(folder, {}, DType::f32, base.nf4 ? Blocks::nf4 : Blocks::file);
   Lora lora = load_adapter(adapter, m, in_blocks ? &in_blocks->params : nullptr);

@@ -63,8 +63,11 @@ template <bool kGrad> struct BlockProduct : OpOf<BlockProduct<kGrad>> {
   OpWork work(Bufs in, Bufs out) const override;
   void key(StructuralHash&) const override;
 };
+/// The product of x, and that of dy.
+/// @{
 using BlockLinear = BlockProduct<false>;
 using BlockLinearGrad = BlockProduct<true>;
+/// @}
 }  // namespace op
 
 /// linear(x, dequantize(weight, x.dtype()), bias): x (..., in), bias (out), result (..., out), of one dtype: f64, f32

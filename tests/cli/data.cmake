@@ -210,7 +210,7 @@ foreach(i RANGE 40)
   file(APPEND ${dir}/cat.jsonl "{\"prompt\": \"the cat\", \"completion\": \" sat\"}\n")
 endforeach()
 run(0 finetune --model both --data cat.jsonl --chat-format plain --rank 16 --targets * --batch 16 --max-steps 150
-    --warmup 5 --lr 0.02 --schedule constant --val-fraction 0 --quiet --out cat)
+    --warmup 5 --lr 0.02 --schedule constant --val-fraction 0 --seed 2 --quiet --out cat)
 file(WRITE ${dir}/message.txt "the cat\n")
 execute_process(COMMAND ${TAPEGRAD} generate --model both --adapter cat --chat --max-tokens 9
                         --temperature 0 WORKING_DIRECTORY ${dir} INPUT_FILE ${dir}/message.txt OUTPUT_VARIABLE out

@@ -90,7 +90,7 @@ refused(2 "inspect needs --model" inspect --arch gpt2 --model model)
 run(0 inspect --roofline --arch cs336-2.7b --batch 4 --dtype bf16)
 expect(out "cs336-2.7b: a training step of 1 x 4 x 512 tokens in bf16 by adamw, recompute none")
 expect(out "      1   47746.867   47643.802       0.000    32.894    23.849")
-expect(out "50.3 bytes a parameter, 25.6 calls a layer")
+expect(out "50.3 bytes a parameter, 25.7 calls a layer")
 prints(out "adamw_step" inspect --roofline --arch cs336-2.7b --batch 4 --dtype bf16 --split-weights true)
 file(WRITE ${dir}/own.json
   "{\"gb_per_s\": 50, \"f32_tflops\": 0.2, \"bf16_tflops\": 0.4, \"int8_tflops\": 1, \"us_per_call\": 2}")
