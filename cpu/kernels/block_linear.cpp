@@ -167,7 +167,7 @@ void few_rows(int64_t m, int64_t k, MatView<typename W::T> x, const Parts& parts
 // False unless gemm() would take the path for few rows.
 template <class T, class Put>
 bool by_few_rows(int64_t m, int64_t n, int64_t k, MatView<T> x, const Parts& parts, Put&& put) {
-  if (m > small_m::kMost || n <= (std::is_same_v<T, bf16> ? 16 : kVector<T>) || k < 8) return false;
+  if (m > small_m::kMost || n <= 16 || k < 8) return false;
   if constexpr (std::is_same_v<T, float>) {
     few_rows<small_m::ScalarFma<float>>(m, k, x, parts, put);
     return true;

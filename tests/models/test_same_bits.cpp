@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "support/block_weights.h"
 #include "support/effort.h"
 #include "support/threads.h"
 #include "support/tiny_gpt.h"
@@ -65,17 +66,19 @@ struct Differences {
 };
 std::string served(uint64_t seed) {
   Draw draw{Rng{seed}};
-  const GptConfig config = some_gpt(draw);
+  GptConfig config = some_gpt(draw);
   const DType dtype = std::array{DType::f32, DType::bf16, DType::f64}[size_t(draw(0, 2))];
   Ids ways;
   for (const cpu::Bf16Path path : cpu::kBf16Paths)
     if (has(path)) ways.push_back(int64_t(path));
   const WithEnv way("TG_BF16", std::string(name_of(cpu::Bf16Path(ways[size_t(draw(0, int64_t(ways.size()) - 1))]))));
   NoGradScope off;
-  const auto [params, gpt] = new_gpt(config, Params({}, seed, dtype));
+  const bool blocks = draw.chance(4);
+  if (blocks) config.width = 32 * draw(1, 3), config.head_dim = 32, config.ff_width = 32 * draw(1, 3);
+  const auto [params, gpt] = new_gpt(config, blocks ? params_in_blocks(config, dtype, seed) : Params({}, seed, dtype));
   Model model(gpt);
   std::optional<Lora> lora;
-  const bool quantized = dtype != DType::f64 && draw.chance(4);
+  const bool quantized = !blocks && dtype != DType::f64 && draw.chance(4);
   if (quantized) replace_linears(model, {"h.*"}, LinearKind::switchback);
   if (!quantized && draw.chance(3))
     fill(lora.emplace(
@@ -116,9 +119,9 @@ std::string served(uint64_t seed) {
   if (wrong == 0) return "";
   return fmt::format(
       "seed {}: {} differ; {}, head size {}, heads {}/{}, TG_BF16={}, cache {}, compiled {}, lora {}, int8 {}, "
-      "batch {}, prompt {}",
+      "blocks {}, batch {}, prompt {}",
       seed, wrong, dtype, config.head_dim, config.heads, config.kv_heads, std::getenv("TG_BF16"), how.use_cache,
-      how.compile, bool(lora), quantized, batch, cut);
+      how.compile, bool(lora), quantized, blocks, batch, cut);
 }
 }  // namespace
 

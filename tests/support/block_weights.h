@@ -1,5 +1,7 @@
 // Weights in blocks: random bytes with finite scales.
 #pragma once
+#include <tapegrad/core/mode.h>
+#include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/ops/quantized/block_linear.h>
 
 #include <cstring>
@@ -44,6 +46,27 @@ inline BlockWeight random_blocks(const std::vector<std::pair<BlockFormat, int64_
   BlockWeight w;
   for (const auto& [format, rows] : parts) w.parts.push_back({random_codes(format, rows, in, seed++), format});
   return w;
+}
+
+// Parameters of a Gpt whose matrices are in q4_0; sizes of rows must be multiples of 32.
+inline Params params_in_blocks(const GptConfig& c, DType t, uint64_t seed) {
+  TensorSource source;
+  {
+    const LazyScope lazy;
+    const Params shapes;
+    const Gpt gpt(shapes, c);
+    for (const Parameter& p : shapes.all()) source.shapes[p.name] = p.tensor.shape();
+  }
+  const auto all = source.shapes;
+  source.read = [=](const std::string& name) { return random(all.at(name), seed + name.size(), 0.5, 1.5); };
+  source.blocks = [=](const std::string& name) -> std::optional<BlockWeight> {
+    const Shape& s = all.at(name);
+    if (s.size() != 2 || name == "wpe.weight") return {};
+    return random_blocks({{BlockFormat::q4_0, s[0]}}, s[1], seed + name.size());
+  };
+  const Params params({}, seed, t);
+  params.load(std::move(source));
+  return params;
 }
 
 }  // namespace tg
