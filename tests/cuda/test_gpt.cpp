@@ -92,9 +92,9 @@ TEST_CASE("GPT: each tensor of a training step as on the CPU, in f32, f64 and bf
     check_within(of_oracle(o, with(kCpu, DType::f64), with(kCuda, DType::f64)));
     // One step against f32: rounding accumulates, more so in norms of small heads. The limit is twice the CPU's bf16
     // error per tensor.
-    const Comparison half = of_oracle(o, kCpu, with(kCuda, DType::f32, DType::bf16));
+    const Comparison narrow = of_oracle(o, kCpu, with(kCuda, DType::f32, DType::bf16));
     const Comparison host = of_oracle(o, kCpu, with(kCpu, DType::f32, DType::bf16));
-    for (const Compared& t : half.tensors) {
+    for (const Compared& t : narrow.tensors) {
       if (t.stage != Stage::gradients && t.stage != Stage::update && t.name != "logits" && t.name != "loss") continue;
       const auto same =
           std::ranges::find_if(host.tensors, [&](const Compared& h) { return h.stage == t.stage && h.name == t.name; });
