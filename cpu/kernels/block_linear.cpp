@@ -23,8 +23,7 @@ namespace {
 using tg::detail::BlockFormats, tg::detail::BlockLayout, tg::detail::visit_block_format, tg::detail::layout_of_block;
 constexpr int64_t kPanelBytes = 1 << 22;
 constexpr int64_t kFewColumns = 32;   // sums of fewer depend on their number
-constexpr int64_t kSerial = 1 << 18;  // elements of a weight; fewer are read by one thread
-thread_local Scratch t_panel, t_bytes, t_values, t_sums;
+thread_local Scratch t_panel;
 struct Parts {
   const BlockFormats& formats;
   Bufs codes;
@@ -85,6 +84,8 @@ template <class F> void for_panels(int64_t n, int64_t bytes_of_column, int64_t u
 }
 
 #if TG_ISA_LEVEL >= 3
+constexpr int64_t kSerial = 1 << 18;  // elements of a weight; fewer are read by one thread
+thread_local Scratch t_bytes, t_values, t_sums;
 // Values of lanes in the form of a policy of small_m, kUnit in 32 bits.
 template <class W> struct Panel : small_m::ScalarFma<float> {
   TG_INLINE static void put(float* to, int64_t step, Vector<float> x, Vector<float> y) {
