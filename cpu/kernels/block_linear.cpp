@@ -22,7 +22,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 using tg::detail::BlockFormats, tg::detail::BlockLayout, tg::detail::visit_block_format, tg::detail::layout_of_block;
 constexpr int64_t kPanelBytes = 1 << 22;
-constexpr int64_t kFewColumns = 32;   // sums of fewer depend on their number
+constexpr int64_t kFewColumns = 32;  // sums of fewer depend on their number
 thread_local Scratch t_panel;
 struct Parts {
   const BlockFormats& formats;
