@@ -183,7 +183,8 @@ int run(MergeOptions& o) {
   check_free("merge", o.out, "model", {"adapter_config.json"}, o.overwrite);
   check_dtype_given("merge", o.model, o.adapter, !o.dtype.empty());
   LoadedModel m = dequantized_model(o.model, o.adapter);
-  refuse(!o.dtype.empty() && !m.origin, "--dtype is for a folder of Hugging Face or a GGUF file. Leave it out");
+  refuse(!o.dtype.empty() && !m.origin && o.dtype != "f32",
+         "--dtype is for a folder of Hugging Face or a GGUF file; other models are f32. Leave it out");
   HuggingfaceOptions options{.origin = m.origin ? &*m.origin : nullptr};
   if (!o.dtype.empty()) options.dtype = detail::dtype_from_name(o.dtype);
   Lora lora = adapted(o.adapter, m, o.model);
@@ -191,7 +192,8 @@ int run(MergeOptions& o) {
   const std::string chat = chat_template_over(m, o.model, o.adapter);
   check_free("merge", o.out, "model", former, o.overwrite);
   write_new_folder(out, former, [&](const std::string& folder) {
-    o.dtype.empty() ? save_model(folder, m) : save_huggingface(folder, m.model.config(), m.params, options);
+    o.dtype.empty() || !m.origin ? save_model(folder, m)
+                                 : save_huggingface(folder, m.model.config(), m.params, options);
     if (!chat.empty()) detail::write_file_atomically(folder + "/chat_template.jinja", chat);
     if (m.origin && m.tokenizer) detail::save_ends(folder, ends_of(m, o.model, o.adapter), *m.tokenizer);
   });

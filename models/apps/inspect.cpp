@@ -183,6 +183,11 @@ struct Plans {
   int64_t memory;  // bytes of the device
 };
 
+std::function<TensorSource()> base_of(const InspectOptions& o) {
+  if (o.model.empty()) return {};
+  return weights_in_blocks(o.model, o.lora.base(), o.lora.blocks());
+}
+
 Plans plans_of(InspectOptions o) {
   o.settings["dtype"] = "bf16";  // split weights need it
   const Device device = Device::parse(o.device);
@@ -191,8 +196,7 @@ Plans plans_of(InspectOptions o) {
   if (t.accumulate == 1 && !o.settings.contains("accumulate")) t.accumulate = o.ranks;  // one micro-batch per rank
   const auto world = o.ranks > 1 ? Communicator::fake(int(o.ranks)) : Communicator::self();
   const LoraConfig lora = o.lora.config();
-  const auto base =
-      o.model.empty() ? std::function<TensorSource()>() : weights_in_blocks(o.model, o.lora.base(), o.lora.blocks());
+  const auto base = base_of(o);
   const bool adapters = o.lora.given() || base;
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
@@ -270,8 +274,7 @@ Roofline roofline_of(const InspectOptions& o) {
     for (const std::string_view name : detail::device_roofline_names())
       all.machines.push_back(device_roofline(std::string(name)));
   const LoraConfig lora = o.lora.config();
-  const auto base =
-      o.model.empty() ? std::function<TensorSource()>() : weights_in_blocks(o.model, o.lora.base(), o.lora.blocks());
+  const auto base = base_of(o);
   all.work = step_work(all.run.model, all.run.train, {}, o.lora.given() || base ? &lora : nullptr, o.lora.base(), base);
   all.ops = all.work.all();
   std::ranges::stable_sort(all.ops, std::greater<>(),
@@ -362,8 +365,9 @@ int run(InspectOptions& o) {
   const bool of_step = o.plan || o.roofline;
   refuse(!of_step && (o.device != "cpu" || given(o, kOfStep) || given(o, kOfRoofline) || o.lora.given()),
          "--batch, --accumulate, --window, --optimizer, --moments, --split-weights, --linear, --device and the flags "
-         "of an "
-         "adapter need --plan or --roofline");
+         "of an adapter need --plan or --roofline");
+  refuse(o.lora.base_dtype == "nf4" && o.model.empty(),
+         "--base-dtype nf4 is for the weights of a model: give --model in place of --arch");
   refuse(!o.plan && (o.ranks > 1 || given(o, kOfRanks)), "--ranks and --shard-optimizer need --plan");
   refuse(o.plan && given(o, kOfRoofline), "--dtype, --recompute and --clip-norm need --roofline");
   refuse(!of_step && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()),
