@@ -163,6 +163,28 @@ struct Relu {
   template <class T> TG_HD_INLINE static T f(T x) { return math::select(x < T(0), T(0), x); }
   template <class T> TG_HD_INLINE static T df(T, T y) { return math::select(y <= T(0), T(0), T(1)); }
 };
+/// max(x, 0)^2 (So et al., Primer, 2021); NaN stays NaN.
+struct ReluSquared {
+  static constexpr char kName[] = "relu_squared", kGradName[] = "relu_squared_grad";
+  static constexpr Saves kSaves{.x = true};
+  static constexpr Domain kDomain{-3, 3};
+  template <class T> TG_HD_INLINE static T f(T x) { return math::select(x < T(0), T(0), x * x); }
+  template <class T> TG_HD_INLINE static T df(T x, T) { return math::select(x < T(0), T(0), T(2) * x); }
+};
+/// x / sqrt(1 + x^2) (Carlile et al., ISRU, 2017), from 1 / x beyond 1, so that no square overflows.
+struct Isru {
+  static constexpr char kName[] = "isru", kGradName[] = "isru_grad";
+  static constexpr Saves kSaves{.x = true};
+  static constexpr Domain kDomain{-4, 4};
+  template <class T> TG_HD_INLINE static T f(T x) {
+    const T far = T(1) / x, limit = math::select(x < T(0), T(-1), T(1));
+    return math::select(math::abs(x) > T(1), limit * math::rsqrt(T(1) + far * far), x * math::rsqrt(T(1) + x * x));
+  }
+  template <class T> TG_HD_INLINE static T df(T x, T) {
+    const T r = math::rsqrt(T(1) + x * x);
+    return r * r * r;
+  }
+};
 /// x / (1 + exp(-x)) (Elfwing et al., 2017).
 struct Silu {
   static constexpr char kName[] = "silu", kGradName[] = "silu_grad";
@@ -240,7 +262,7 @@ struct GeluTanh {
 };
 /// tapegrad's unary functions.
 using UnaryFns = TypeList<Exp, Log, Log1p, Sqrt, Rsqrt, Sin, Cos, Tanh, Sigmoid, Softplus, Erf, Neg, Abs, Sign, Floor,
-                          Round, Relu, Silu, Gelu, GeluTanh>;
+                          Round, Relu, ReluSquared, Isru, Silu, Gelu, GeluTanh>;
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY

@@ -13,11 +13,12 @@ void RopeScaling::validate(std::string_view op, std::string_view prefix) const {
   positive("factor", factor), positive("low_freq", low_freq), positive("high_freq", high_freq);
   TG_CHECK(original_context >= 0, value, "[{}] {}original_context is {}. It must be 1 or more, or 0 without llama3.",
            op, prefix, original_context);
-  const RopeScaling unset;
+  TG_CHECK(fraction > 0 && fraction <= 1, value, "[{}] {}fraction is {}. It must be in (0, 1].", op, prefix, fraction);
+  const RopeScaling unset, plain{.kind = kind, .factor = factor, .fraction = fraction};
   const bool llama3 = kind == RopeScalingKind::llama3;
   TG_CHECK(kind != RopeScalingKind::none || factor == unset.factor, value,
            "[{}] {}factor is {}, and there is no scaling. Choose linear or llama3, or leave it 1.", op, prefix, factor);
-  TG_CHECK(llama3 || RopeScaling(kind, factor) == *this, value,
+  TG_CHECK(llama3 || plain == *this, value,
            "[{}] {}low_freq is {}, {}high_freq is {}, {}original_context is {}. Only scaling llama3 uses them. Leave "
            "them {}, {} and 0.",
            op, prefix, low_freq, prefix, high_freq, prefix, original_context, unset.low_freq, unset.high_freq);

@@ -25,6 +25,8 @@ struct RopeScaling {
   /// times are divided by the factor.
   double low_freq = 1, high_freq = 4;
   int64_t original_context = 0;  ///< llama3: context length of the unscaled training
+  /// In (0, 1], also without a kind: only the first round(fraction HS / 2) pairs rotate, by theta^(-i / their number).
+  double fraction = 1;
   bool operator==(const RopeScaling&) const = default;
 
   /// Throws an Error for the first wrong number; `op` opens it, and `prefix` precedes the names.
@@ -62,7 +64,7 @@ struct Rope : OpOf<Rope> {
   void key(StructuralHash& k) const override {
     const RopeScaling& s = scaling;
     k.add(theta), k.add(int(s.kind)), k.add(s.factor), k.add(s.low_freq), k.add(s.high_freq), k.add(s.original_context);
-    k.add(inverse), k.add(starts), k.add(heads);
+    k.add(s.fraction), k.add(inverse), k.add(starts), k.add(heads);
   }
   void replay_key(StructuralHash& k) const override { key(k), k.add(uint64_t(start)); }
   /// Rotated rows of x (..., T, HS), and the remainder: no elements without heads.
@@ -77,7 +79,9 @@ inline constexpr int64_t kRopeEnd = int64_t(1) << 29;  ///< limit of math::sinco
 namespace kernel {
 /// Rotation of a pair from a position to the next, for kernels.
 TG_HD_INLINE double rope_frequency(double theta, const RopeScaling& s, int64_t pair, int64_t pairs) {
-  const double f = math::detail::own_pow(theta, -double(pair) / double(pairs));
+  const int64_t turning = s.fraction == 1 ? pairs : int64_t(s.fraction * double(pairs) + 0.5);
+  if (pair >= turning) return 0;
+  const double f = math::detail::own_pow(theta, -double(pair) / double(turning));
   if (s.kind == RopeScalingKind::none) return f;
   if (s.kind == RopeScalingKind::linear) return f / s.factor;
   const double waves = double(s.original_context) * f / 6.283185307179586476925;  // wavelengths in the original context

@@ -134,9 +134,12 @@ def scaled(frequency, *, kind, factor, low_freq=None, high_freq=None, original_c
     return torch.lerp(frequency / factor, frequency, blend)
 
 
-def rope(x, starts=None, *, theta, start, scaling=None):
+def rope(x, starts=None, *, theta, start, scaling=None, fraction=1):
     """(..., T, HS): pairs (x_2i, x_2i+1) as complex numbers, times e^(i angle)."""
-    frequency = theta ** (-2 * torch.arange(x.shape[-1] // 2, dtype=F64) / x.shape[-1])
+    pairs = x.shape[-1] // 2
+    turning = round(fraction * pairs)
+    frequency = theta ** (-torch.arange(turning, dtype=F64) / turning)
+    frequency = torch.cat([frequency, torch.zeros(pairs - turning, dtype=F64)])
     if scaling:
         frequency = scaled(frequency, **scaling)
     if starts is not None:
@@ -279,7 +282,8 @@ OPS = {
     "topk": lambda x, k, dim: tuple(x.topk(k, dim)),  # values in falling order, and their indices
 }
 OPS |= {name: getattr(torch, name, None) or getattr(F, name, None) for name in UNARY}
-OPS |= {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+OPS |= {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "relu_squared": lambda x: F.relu(x).square(),
+        "isru": lambda x: x * (x.square() + 1).rsqrt()}
 OPS |= {f"linear_{name}": lambda x, weight, bias=None, f=OPS[name]: f(F.linear(x, weight, bias))
         for name in ("relu", "silu", "gelu", "gelu_tanh")}
 OPS |= {name: with_number(f) for name, f in (BINARY | COMPARE).items()}
@@ -468,6 +472,7 @@ def network_cases():
     yield case("rope.linear", [(2, 5, 8)], theta=10000.0, start=3, scaling={"kind": "linear", "factor": 4.0})
     yield case("rope.llama3", [(2, 5, 16)], theta=500000.0, start=30, scaling=LLAMA3)
     yield case("rope.starts", [(3, 2, 5, 8), torch.tensor([7, 0, 12345])], theta=100.0, start=0)
+    yield case("rope.fraction", [(2, 5, 12)], theta=50.0, start=2, fraction=0.4)
     yield case("rope.heads", [(2, 5, 4, 6)], theta=100.0, start=3, heads=3)
     yield case("swiglu.plain", [(2, 3, 10)], 3)
     yield case("swiglu.vector", [(6,)], 3)
@@ -656,6 +661,11 @@ GPTS = {
                   "batch": 2, "hidden": 24, "norm": "rms_norm", "norm_eps": 1e-6, "norm_bias": False,
                   "linear_bias": False, "qkv_bias": True, "qk_norm": True, "activation": "swiglu", "positions": "rope",
                   "rope_theta": 100.0, "rope_scaling": LLAMA3, "tied_head": True},
+    "gpt_track3": {"vocab": 39, "context": 10, "width": 24, "heads": 2, "blocks": 2, "batch": 2, "norm": "rms_norm",
+                   "norm_eps": 1e-6, "norm_bias": False, "linear_bias": True, "qk_norm": True, "qk_norm_affine": False,
+                   "attn_scale": 0.7, "embedding_norm": True, "head_bias": True, "logit_cap": 1.5,
+                   "activation": "relu2", "positions": "rope", "rope_theta": 50.0, "rope_fraction": 0.5,
+                   "tied_head": False},
     "gpt_gpt2": {"vocab": 43, "context": 12, "width": 18, "heads": 3, "blocks": 2, "batch": 2, "norm": "layer_norm",
                  "norm_eps": 1e-5, "norm_bias": True, "linear_bias": True, "activation": "gelu_tanh",
                  "positions": "learned", "tied_head": True},
@@ -681,15 +691,17 @@ def gpt_init(name, c):
             add(h + norm, d, bias=c["norm_bias"])
         for part, out in (("q", all_heads), ("k", kv), ("v", kv)):
             add(f"{h}attn.{part}", out, d, bias=c["linear_bias"] or c.get("qkv_bias", False))
-        for part in ("q_norm", "k_norm") if c.get("qk_norm") else ():
+        for part in ("q_norm", "k_norm") if c.get("qk_norm") and c.get("qk_norm_affine", True) else ():
             add(f"{h}attn.{part}", size)
         add(h + "attn.proj", d, all_heads, bias=c["linear_bias"])
         for part in ("gate", "up") if c["activation"] == "swiglu" else ("fc",):
             add(f"{h}mlp.{part}", hidden, d, bias=c["linear_bias"])
         add(f"{h}mlp.proj", d, hidden, bias=c["linear_bias"])
+    if c.get("embedding_norm"):
+        add("ln_emb", d, bias=c["norm_bias"])
     add("ln_f", d, bias=c["norm_bias"])
     if not c["tied_head"]:
-        shapes["lm_head.weight"] = (c["vocab"], d)
+        add("lm_head", c["vocab"], d, bias=c.get("head_bias", False))
 
     out = {}
     for key, shape in shapes.items():
@@ -705,11 +717,14 @@ def gpt_logits(w, tokens, c):
     norm = lambda x, key: OPS[c["norm"]](x, *(w[f"{key}.{part}"] for part in ("weight", "bias") if f"{key}.{part}" in w),
                                          eps=c["norm_eps"])
     heads = lambda x: x.view(batch, time, -1, c.get("head_dim", c["width"] // c["heads"])).transpose(1, 2)
-    turn = lambda x: (rope(x, theta=c["rope_theta"], start=0, scaling=c.get("rope_scaling"))
+    turn = lambda x: (rope(x, theta=c["rope_theta"], start=0, scaling=c.get("rope_scaling"),
+                           fraction=c.get("rope_fraction", 1))
                       if c["positions"] == "rope" else x)
     x = w["wte.weight"][tokens]
     if c["positions"] == "learned":
         x = x + w["wpe.weight"][:time]
+    if c.get("embedding_norm"):
+        x = norm(x, "ln_emb")
     for i in range(c["blocks"]):
         h = f"h.{i}."
         y = norm(x, h + "ln_1")
@@ -718,15 +733,19 @@ def gpt_logits(w, tokens, c):
             q, k = norm(q, h + "attn.q_norm"), norm(k, h + "attn.k_norm")
         shared = c["heads"] // c.get("kv_heads", c["heads"])  # each key head serves that many query heads in a row
         k, v = (z.repeat_interleave(shared, dim=1) for z in (turn(k), v))
-        y = attention(turn(q), k, v, causal=True, scale=1 / math.sqrt(q.shape[-1]))
+        y = attention(turn(q), k, v, causal=True, scale=c.get("attn_scale", 1 / math.sqrt(q.shape[-1])))
         x = x + linear(y.transpose(1, 2).reshape(batch, time, -1), h + "attn.proj")
         y = norm(x, h + "ln_2")
         if c["activation"] == "swiglu":
             y = F.silu(linear(y, h + "mlp.gate")) * linear(y, h + "mlp.up")
+        elif c["activation"] == "relu2":
+            y = F.relu(linear(y, h + "mlp.fc")).square()
         else:
             y = F.gelu(linear(y, h + "mlp.fc"), approximate="tanh" if c["activation"] == "gelu_tanh" else "none")
         x = x + linear(y, h + "mlp.proj")
-    return norm(x, "ln_f") @ w.get("lm_head.weight", w["wte.weight"]).T
+    logits = F.linear(norm(x, "ln_f"), w.get("lm_head.weight", w["wte.weight"]), w.get("lm_head.bias"))
+    cap = c.get("logit_cap", 0)
+    return cap * logits * (logits.square() + cap * cap).rsqrt() if cap else logits
 
 
 def gpt_loss(w, tokens, targets, c):

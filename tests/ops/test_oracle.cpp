@@ -169,6 +169,7 @@ struct Functions {
     one("rope", [](Inputs x, const Json& a) {
       RopeOptions o{at<double>(a, "theta"), at(a, "start"), optional(x, 1)};
       if (a.contains("scaling")) o.scaling = rope_scaling_of(a.at("scaling"));
+      if (a.contains("fraction")) o.scaling.fraction = at<double>(a, "fraction");
       if (a.contains("heads")) o.heads = at(a, "heads");
       return rope(x[0], o);
     });
