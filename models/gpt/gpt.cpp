@@ -20,15 +20,20 @@ nn::NormOptions norm_options(const GptConfig& c) {
   return {.kind = c.norm, .affine = c.norm_affine, .bias = c.bias, .eps = c.norm_eps};
 }
 struct Inits {
-  Init table, linear, proj;
+  Init table, linear, proj, head;
   explicit Inits(const GptConfig& c) {
     if (c.init == InitScheme::xavier) {
       table = Init::truncated_normal(1);
       linear = proj = Init::xavier();
+    } else if (c.init == InitScheme::fan_in) {
+      table = Init::normal(1);
+      linear = proj = Init::fan_in(c.init_std);
     } else {
       table = linear = Init::normal(c.init_std);
       proj = Init::normal(c.init_std / std::sqrt(2.0 * double(c.layers)));
     }
+    head = linear;
+    if (c.zero_proj) proj = head = Init::constant(0);
   }
 };
 int64_t fragments_of(const GptConfig& c, std::string_view name) {
@@ -90,8 +95,10 @@ void GptConfig::validate() const {
            "[gpt_config] fragments is {}. It must be from 1 to {}, or 0 for plain layers.", fragments, kMostSize);
   TG_CHECK(classes >= 0 && classes <= kMostClasses, value,
            "[gpt_config] classes is {}. It must be from 1 to {}, or 0 for a language model.", classes, kMostClasses);
-  TG_CHECK(init_std >= 0 && std::isfinite(init_std), value,
-           "[gpt_config] init_std is {}. It must be 0 or more and finite.", init_std);
+  for (const auto& [name, x] : {std::pair{"init_std", init_std}, {"attn_scale", attn_scale}, {"logit_cap", logit_cap}})
+    TG_CHECK(x >= 0 && std::isfinite(x), value, "[gpt_config] {} is {}. It must be 0 or more and finite.", name, x);
+  TG_CHECK(!classes || logit_cap == 0, value,
+           "[gpt_config] logit_cap is {}, and the head has {} classes (score). Leave it 0.", logit_cap, classes);
 }
 
 GptConfig GptConfig::with_sizes() const {
@@ -116,6 +123,8 @@ Gpt::Block::Block(const Params& p, const GptConfig& c, size_t path_of_gpt) : nn:
                            .head_dim = c.head_dim,
                            .qkv_bias = c.qkv_bias,
                            .qk_norm = c.qk_norm,
+                           .qk_norm_affine = c.qk_norm_affine,
+                           .attn_scale = c.attn_scale,
                            .norm_eps = c.norm_eps,
                            .positions = c.positions,
                            .rope_theta = c.rope_theta,
@@ -151,11 +160,12 @@ Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
   wte_ = nn::Embedding(p.at("wte"), c.vocab_size, c.width, init.table);
   if (c.positions == Positions::learned) wpe_ = nn::Embedding(p.at("wpe"), c.context, c.width, init.table);
   const size_t path_of_gpt = p.path().empty() ? 0 : p.path().size() + 1;  // layer names' offset
+  if (c.embedding_norm) ln_emb_.emplace(p.at("ln_emb"), c.width, norm_options(c));
   for (int64_t i = 0; i < c.layers; ++i) blocks_.emplace_back(p.at("h").at(i), c, path_of_gpt);
   ln_f_ = nn::Norm(p.at("ln_f"), c.width, norm_options(c));
   if (const char* name = c.classes ? "score" : "lm_head"; c.classes || !c.tied_head) {
     head_ = nn::Linear(p.at(name), c.width, c.classes ? c.classes : c.vocab_size,
-                       {.bias = c.head_bias, .init = init.linear, .fragments = fragments_of(c, name)});
+                       {.bias = c.head_bias, .init = init.head, .fragments = fragments_of(c, name)});
   } else {
     head_.scope = p.at("lm_head").scope();
     head_.weight = wte_.table, head_.blocks = wte_.blocks;
@@ -258,6 +268,7 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t 
   } else if (wpe_.table) {
     x = x + slice(wpe_.table, 0, past, past + t);  // + (T, C)
   }
+  if (ln_emb_) x = ln_emb_->forward(x);
   x = nn::dropout_if(x, config_.dropout_of(config_.embd_dropout), o.rng);
   Stream s{std::move(x), {}};
   for (const Block& block : blocks_) {
@@ -294,6 +305,7 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t 
   } else {
     x = with_head ? head_.forward(x, compute, o.rng, o.adapters) : x.to(compute);  // (B, T, V) or (B, T, C)
   }
+  if (with_head && config_.logit_cap > 0) x = op::unary<op::Isru>(x * (1 / config_.logit_cap)) * config_.logit_cap;
   if (one_row) x = reshape(x, {b, config_.classes});
   if (o.cache && !fixed) *o.cache = std::move(grown);
   if (o.cache) o.lengths ? o.cache->advance(o.lengths) : o.cache->advance(t);  // no effect on a growing cache
@@ -302,7 +314,7 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t 
 
 Tensor Gpt::loss(const Batch& batch, const ForwardOptions& o, Reduction reduction) const {
   const CrossEntropyOptions how{.reduction = reduction, .ignore_index = Batch::kIgnoreIndex};
-  const bool whole = !plain_head() || head_.bias || config_.classes;
+  const bool whole = !plain_head() || head_.bias || config_.classes || config_.logit_cap > 0;
   Tensor x;
   {
     const ProfileRange range(Phase::forward);

@@ -33,21 +33,27 @@ struct GptConfig {
   NormKind norm = NormKind::layer_norm;
   bool norm_affine = true;  ///< norms scale, and shift with `bias`
   Activation activation = Activation::gelu;
-  bool bias = false;      ///< biases of LayerNorm and all Linear except the head
-  bool qkv_bias = false;  ///< query, key, value biases only; not with `bias`
-  bool qk_norm = false;   ///< RMSNorm (norm_eps) of query and key heads before rope
-  bool tied_head = true;  ///< lm_head shares the token table
-  int64_t classes = 0;    ///< outputs of `score`, which replaces lm_head; 0: none
-  double dropout = 0;     ///< the next three, if -1; needs a generator
+  bool bias = false;            ///< biases of LayerNorm and all Linear except the head
+  bool qkv_bias = false;        ///< query, key, value biases only; not with `bias`
+  bool qk_norm = false;         ///< RMSNorm (norm_eps) of query and key heads before rope
+  bool qk_norm_affine = true;   ///< qk_norm has a gain
+  double attn_scale = 0;        ///< factor of attention's scores; 0: 1 / sqrt(HS)
+  bool embedding_norm = false;  ///< a norm of the embeddings, before their dropout
+  double logit_cap = 0;         ///< > 0: logits x become cap x / sqrt(x^2 + cap^2)
+  bool tied_head = true;        ///< lm_head shares the token table
+  int64_t classes = 0;          ///< outputs of `score`, which replaces lm_head; 0: none
+  double dropout = 0;           ///< the next three, if -1; needs a generator
   double attn_dropout = -1, resid_dropout = -1, embd_dropout = -1;  ///< attention weights, branches, embeddings
   FfDropout ff_dropout = FfDropout::output;                         ///< resid_dropout's place in MLPs
   bool head_bias = false;                                           ///< lm_head.bias, also if tied
   double norm_eps = 1e-5;
   /// gpt2: matrices are N(0, init_std^2), but both proj have init_std / sqrt(2 * layers). xavier: Linear layers are
   /// N(0, 2 / (in + out)), with queries, keys, values, gate and hidden layer as separate matrices; tables are N(0, 1);
-  /// all are truncated at 3 standard deviations, without init_std. Norms start at 1, biases at 0.
+  /// all are truncated at 3 standard deviations, without init_std. fan_in: Linear layers are N(0, init_std^2 / in),
+  /// tables N(0, 1). Norms start at 1, biases at 0.
   InitScheme init = InitScheme::gpt2;
   double init_std = 0.02;
+  bool zero_proj = false;  ///< both proj and an untied head start at 0
   /// Fragments of each FragmentedLinear that `fragmented` matches. 0: none.
   int64_t fragments = 0;
   std::string fragmented = "h.*.mlp.*";  ///< linears() names, as LoraConfig::targets
@@ -74,13 +80,13 @@ void visit_fields(Config& c, F&& f) {
   f("rope_theta", c.rope_theta, "base of the angles of rope");
   f("norm", c.norm, "layer_norm or rms_norm");
   f("norm_affine", c.norm_affine, "norms scale, and shift with bias");
-  f("activation", c.activation, "gelu, gelu_tanh, silu, swiglu or relu");
+  f("activation", c.activation, "gelu, gelu_tanh, silu, swiglu, relu, or relu2 (relu squared)");
   f("bias", c.bias, "biases in Linear layers and LayerNorm");
   f("tied_head", c.tied_head, "the head's weight is the token table");
   f("dropout", c.dropout, "part of the activations dropped in training");
   f("norm_eps", c.norm_eps, "added to the variance in norms");
-  f("init", c.init, "gpt2 or xavier");
-  f("init_std", c.init_std, "standard deviation of new weights of init gpt2");
+  f("init", c.init, "gpt2, xavier or fan_in");
+  f("init_std", c.init_std, "standard deviation of new weights of init gpt2; of init fan_in, times sqrt(in)");
   f("head_dim", c.head_dim, "size of a head, 0: width / heads");
   f("qkv_bias", c.qkv_bias, "biases of queries, keys and values alone");
   f("qk_norm", c.qk_norm, "RMSNorm of each head of queries and keys");
@@ -98,6 +104,12 @@ void visit_fields(Config& c, F&& f) {
   f("embd_dropout", c.embd_dropout, "part of the embeddings dropped in training, -1: dropout");
   f("ff_dropout", c.ff_dropout, "place of resid_dropout in MLPs: output, or activation");
   f("head_bias", c.head_bias, "bias of the head");
+  f("rope_fraction", c.rope_scaling.fraction, "part of each head's pairs that rope rotates");
+  f("qk_norm_affine", c.qk_norm_affine, "qk_norm has a gain");
+  f("attn_scale", c.attn_scale, "factor of the attention scores, 0: 1 / sqrt(head size)");
+  f("embedding_norm", c.embedding_norm, "a norm of the embeddings");
+  f("logit_cap", c.logit_cap, "bound of the logits: cap * x / sqrt(x^2 + cap^2), 0: none");
+  f("zero_proj", c.zero_proj, "projections that end a branch, and an untied head, start at 0");
   if constexpr (requires { f.optional("", c.classes); }) f.optional("classes", c.classes);  // not a run's setting
 }
 namespace detail {
@@ -106,10 +118,10 @@ GptConfig gpt_config_from_json(std::string_view text, ConfigText = {});
 }  // namespace detail
 
 /// Model. Parameters:
-/// - wte.weight (V, C), and wpe.weight (context, C) for learned positions
+/// - wte.weight (V, C), and wpe.weight (context, C) for learned positions; ln_emb.weight (C) for embedding_norm
 /// - h.{i}.ln_1.weight and h.{i}.ln_2.weight (C)
 /// - h.{i}.attn.qkv.weight ((heads + 2 kv_heads) HS, C), h.{i}.attn.proj.weight (C, heads HS)
-/// - h.{i}.attn.q_norm.weight and k_norm.weight (HS), if qk_norm
+/// - h.{i}.attn.q_norm.weight and k_norm.weight (HS), if qk_norm_affine
 /// - h.{i}.mlp.fc.weight (F, C), or (2F, C) with the gate first for swiglu, h.{i}.mlp.proj.weight (C, F)
 /// - ln_f.weight (C), and lm_head.weight (V, C) unless tied, or score.weight (classes, C)
 ///
@@ -132,7 +144,7 @@ class Gpt {
   /// token; a cache and last_only are Errors.
   Tensor forward(const Tensor& tokens, ForwardOptions o = {}) const { return run(tokens, std::move(o), true); }
   /// cross_entropy() of the logits over the targets (B, T) (or (B) with classes) except Batch::kIgnoreIndex. A head
-  /// without bias, adapter and fragments makes no logits: linear_cross_entropy(). Options and Errors: forward().
+  /// without bias, adapter, fragments and cap makes no logits: linear_cross_entropy(). Options and Errors: forward().
   Tensor loss(const Batch&, const ForwardOptions& = {}, Reduction = Reduction::mean) const;
   /// Head's input: hidden states (B, T, C) after the last norm, or (B, 1, C) with last_only, in `compute` if set.
   /// Options and Errors: forward() without classes.
@@ -170,7 +182,8 @@ class Gpt {
   Tensor run(const Tensor& tokens, ForwardOptions, bool with_head, int64_t weights_of = -1) const;
   GptConfig config_;
   nn::Layer layer_;
-  nn::Embedding wte_, wpe_;  // no wpe_ table unless positions are learned
+  nn::Embedding wte_, wpe_;         // no wpe_ table unless positions are learned
+  std::optional<nn::Norm> ln_emb_;  // embedding_norm
   std::vector<Block> blocks_;
   nn::Norm ln_f_;
   nn::Linear head_;

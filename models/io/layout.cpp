@@ -86,6 +86,12 @@ std::vector<std::string> mismatch(const GptConfig& c) {
            fmt::format("{} is true with qk_norm, not false", c.bias ? "bias" : "qkv_bias"));
   }
   expect(!c.head_bias, "head_bias is true, not false");
+  expect(c.activation != Activation::relu2, "activation is relu2, not gelu");
+  expect(c.rope_scaling.fraction == 1, fmt::format("rope_fraction is {}, not 1", c.rope_scaling.fraction));
+  expect(c.qk_norm_affine, "qk_norm_affine is false, not true");
+  expect(c.attn_scale == 0, fmt::format("attn_scale is {}, not 0", c.attn_scale));
+  expect(!c.embedding_norm, "embedding_norm is true, not false");
+  expect(c.logit_cap == 0, fmt::format("logit_cap is {}, not 0", c.logit_cap));
   expect(c.fragments <= 0, fmt::format("fragments is {}, not 0", c.fragments));
   return all;
 }

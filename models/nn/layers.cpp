@@ -47,6 +47,7 @@ Tensor activate(Activation a, const Tensor& x) {
     case Activation::gelu_tanh: return gelu_tanh(x);
     case Activation::silu: return silu(x);
     case Activation::relu: return relu(x);
+    case Activation::relu2: return op::unary<op::ReluSquared>(x);
     case Activation::swiglu: break;
   }
   return swiglu(x);
@@ -179,7 +180,7 @@ SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions&
            width, o.heads, hs);
   qkv = linear_of(p.at("qkv"), width, q + 2 * kv, of_parts(o.init, {q, kv, kv}), o.bias || o.qkv_bias, o);
   if (o.qk_norm) {
-    const NormOptions each_head{.kind = NormKind::rms_norm, .eps = o.norm_eps};
+    const NormOptions each_head{.kind = NormKind::rms_norm, .affine = o.qk_norm_affine, .eps = o.norm_eps};
     q_norm = Norm(p.at("q_norm"), hs, each_head), k_norm = Norm(p.at("k_norm"), hs, each_head);
   }
   proj = linear_of(p.at("proj"), q, width, o.init_proj, o.bias, o);
@@ -194,7 +195,7 @@ Tensor SelfAttention::run(const Tensor& x, const LayerContext& c, bool weights) 
            "attention, and without lengths.",
            o.causal ? "lengths of padded sequences" : "attention that is not causal");
   const int64_t b = x.size(0), t = x.size(1), hs = o.head_dim;
-  AttentionOptions how{.causal = o.causal, .kv_lengths = c.lengths};
+  AttentionOptions how{.causal = o.causal, .scale = o.attn_scale, .kv_lengths = c.lengths};
   if (c.cache && c.cache->has_capacity()) how.query_starts = c.cache->lengths();
   if (c.rng && !weights) how.dropout = o.attn_dropout, how.rng = c.rng;
   const auto transposed = [&](const Tensor& y, int64_t n) {  // the first n heads
@@ -217,7 +218,8 @@ Tensor SelfAttention::run(const Tensor& x, const LayerContext& c, bool weights) 
     for (size_t i = 0; i < 2; ++i) {
       const Norm& norm = i == 0 ? q_norm : k_norm;  // parameters' dtype, like all norms
       const DType compute = parts[i].dtype();
-      if (o.qk_norm) parts[i] = norm.forward(parts[i].to(norm.weight.dtype()), compute).to(compute);
+      const DType inside = norm.weight ? norm.weight.dtype() : compute;
+      if (o.qk_norm) parts[i] = norm.forward(parts[i].to(inside), compute).to(compute);
       parts[i] = transposed(parts[i], parts[i].size(2));
     }
     // On the tape, a view would keep unrotated queries and keys alive.

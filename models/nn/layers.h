@@ -20,8 +20,8 @@ class KvCache;  // models/nn/kv_cache.h
 
 /// Kinds of Norm.
 enum class NormKind { layer_norm, rms_norm };
-/// Activations of Mlp. swiglu is gated.
-enum class Activation { gelu, gelu_tanh, silu, swiglu, relu };
+/// Activations of Mlp. swiglu is gated; relu2 is relu squared.
+enum class Activation { gelu, gelu_tanh, silu, swiglu, relu, relu2 };
 /// Position encoding: a table of embeddings, or rotation in attention.
 enum class Positions { learned, rope };
 /// How a Linear layer computes its GEMMs: `plain`, or in 8 bits by a mode of switchback_linear().
@@ -34,7 +34,8 @@ void from_name(std::string_view, LinearKind&);
 /// @{
 template <> inline constexpr EnumNames<2> kEnumNames<NormKind>{"norm", {"layer_norm", "rms_norm"}};
 template <>
-inline constexpr EnumNames<5> kEnumNames<Activation>{"activation", {"gelu", "gelu_tanh", "silu", "swiglu", "relu"}};
+inline constexpr EnumNames<6> kEnumNames<Activation>{"activation",
+                                                     {"gelu", "gelu_tanh", "silu", "swiglu", "relu", "relu2"}};
 template <> inline constexpr EnumNames<2> kEnumNames<Positions>{"positions", {"learned", "rope"}};
 template <> inline constexpr EnumNames<2> kEnumNames<FfDropout>{"ff_dropout", {"output", "activation"}};
 template <> inline constexpr EnumNames<3> kEnumNames<RopeScalingKind>{"rope_scaling", {"none", "linear", "llama3"}};
@@ -156,10 +157,12 @@ struct BlockOptions {
   int64_t heads = 1;
   /// K and V heads, each shared by heads / kv_heads query heads; 0 means heads.
   int64_t kv_heads = 0;
-  int64_t head_dim = 0;    ///< HS, head size; 0: width / heads
-  bool qkv_bias = false;   ///< q, k, v biases, even without `bias`
-  bool qk_norm = false;    ///< RMSNorm of query and key heads, before rope
-  double norm_eps = 1e-5;  ///< eps of qk_norm
+  int64_t head_dim = 0;        ///< HS, head size; 0: width / heads
+  bool qkv_bias = false;       ///< q, k, v biases, even without `bias`
+  bool qk_norm = false;        ///< RMSNorm of query and key heads, before rope
+  bool qk_norm_affine = true;  ///< qk_norm has a gain
+  double attn_scale = 0;       ///< AttentionOptions::scale
+  double norm_eps = 1e-5;      ///< eps of qk_norm
   Positions positions = Positions::learned;
   double rope_theta = 10000;
   RopeScaling rope_scaling = {};
@@ -180,7 +183,7 @@ struct BlockOptions {
 struct SelfAttention : Layer {
   Linear qkv;            ///< ((heads + 2 kv_heads) HS, C): q, k, v stacked
   Linear proj;           ///< (C, heads HS)
-  Norm q_norm, k_norm;   ///< one per head (HS), if qk_norm
+  Norm q_norm, k_norm;   ///< norms of each head (HS), if qk_norm
   BlockOptions options;  ///< has kv_heads, head_dim, no `fragments`
 
   SelfAttention() = default;

@@ -72,11 +72,12 @@ Tensor xavier_of(const Shape& s, const Dims& parts, DType t, Device d, Rng rng) 
 }  // namespace
 
 Tensor Init::make(const Shape& shape, DType dtype, Device device, Rng rng) const {
-  const bool by_std = kind == Kind::normal || kind == Kind::truncated_normal;
+  const bool by_std = kind == Kind::normal || kind == Kind::truncated_normal || kind == Kind::fan_in;
   switch (std == 0 && by_std ? Kind::constant : kind) {
     case Kind::constant: return full(shape, mean, dtype, device);
     case Kind::normal: return randn(shape, rng, mean, std, dtype, device);
     case Kind::truncated_normal: return trunc_normal(shape, rng, mean, std, dtype, device);
+    case Kind::fan_in: return randn(shape, rng, 0, std / std::sqrt(double(shape.back())), dtype, device);
     case Kind::uniform: return rand(shape, rng, -bound, bound, dtype, device);
     case Kind::xavier: break;
   }

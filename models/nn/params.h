@@ -20,15 +20,16 @@ namespace tg {
 
 /// How the matrices of a model are initialised.
 enum class InitScheme {
-  gpt2,   ///< N(0, std^2), smaller residual projections (GPT-2)
-  xavier  ///< N(0, 2 / (in + out)), truncated: Glorot, Bengio 2010
+  gpt2,    ///< N(0, std^2), smaller residual projections (GPT-2)
+  xavier,  ///< N(0, 2 / (in + out)), truncated: Glorot, Bengio 2010
+  fan_in   ///< N(0, std^2 / in): LeCun et al., 1998
 };
 /// Names of schemes.
-template <> inline constexpr EnumNames<2> kEnumNames<InitScheme>{"init", {"gpt2", "xavier"}};
+template <> inline constexpr EnumNames<3> kEnumNames<InitScheme>{"init", {"gpt2", "xavier", "fan_in"}};
 
 /// How one parameter is initialised.
 struct Init {
-  enum class Kind { constant, normal, truncated_normal, xavier, uniform };
+  enum class Kind { constant, normal, truncated_normal, xavier, uniform, fan_in };
   Kind kind = Kind::constant;
   double mean = 0, std = 0;
   double bound = 0;  ///< uniform: U(-bound, bound)
@@ -45,6 +46,9 @@ struct Init {
   static Init uniform(double bound) { return {.kind = Kind::uniform, .bound = bound}; }
   /// A matrix (out, in): truncated_normal(sqrt(2 / (in + out))), with the `out` of each part.
   static Init xavier() { return {.kind = Kind::xavier}; }
+
+  /// A matrix (out, in): normal(std / sqrt(in)).
+  static Init fan_in(double std) { return {.kind = Kind::fan_in, .std = std}; }
 
   /// A new leaf, f64, f32 or bf16, equal on every device. An Error for negative std or bound, or a shape that does not
   /// fit the parts.

@@ -336,7 +336,8 @@ TEST_CASE("configuration as JSON") {
   c.dropout = 0.1, c.norm_eps = 1e-6, c.init_std = 0.3, c.head_dim = 6, c.qkv_bias = c.qk_norm = true;
   c.rope_scaling = {RopeScalingKind::llama3, 8, 2, 5, 64}, c.fragments = 3, c.fragmented = "h.0.*", c.bias = false;
   c.attn_dropout = 0, c.resid_dropout = 0.2, c.embd_dropout = 0.3, c.ff_dropout = FfDropout::activation;
-  c.head_bias = true;
+  c.head_bias = c.embedding_norm = c.zero_proj = true, c.qk_norm_affine = false, c.attn_scale = 0.2, c.logit_cap = 5;
+  c.rope_scaling.fraction = 0.5;
   CHECK(detail::gpt_config_from_json(to_json(c)) == c);
   CHECK(detail::gpt_config_from_json("{}") == GptConfig());
   CHECK(detail::gpt_config_from_json(R"({"width": 64, "dropout": 0})").width == 64);
@@ -356,7 +357,7 @@ TEST_CASE("configuration as JSON") {
   CHECK_HAS(refused(R"({"norm": 1})"), "'norm' is 1. It must be a name in quotes.");
   CHECK_HAS(refused(R"({"norm": "layernorm"})"),
             "'layernorm' is not known. Did you mean 'layer_norm'? The names are layer_norm, rms_norm.");
-  CHECK_HAS(refused(R"({"activation": "sine"})"), "The names are gelu, gelu_tanh, silu, swiglu, relu.");
+  CHECK_HAS(refused(R"({"activation": "sine"})"), "The names are gelu, gelu_tanh, silu, swiglu, relu, relu2.");
   CHECK_HAS(refused(R"({"positions": "rotary"})"),
             "[positions] 'rotary' is not known. Did you mean 'rope'? The names are learned, rope.");
   CHECK_HAS(refused(R"({"positions": 1})"), "'positions' is 1. It must be a name in quotes.");

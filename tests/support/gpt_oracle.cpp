@@ -19,6 +19,12 @@ Oracle::Oracle(const std::string& name) : file(TG_TEST_DATA "/" + name + ".safet
   const Json c = detail::own_json(file.metadata().at("config"));
   const auto activation = c.at("activation").get<std::string>();
   const auto integer = [&](const char* key) { return c.contains(key) ? c.at(key).get<int64_t>() : 0; };
+  const auto flag = [&](const char* key, bool otherwise = false) {
+    return c.contains(key) ? c.at(key).get<bool>() : otherwise;
+  };
+  const auto number = [&](const char* key, double otherwise = 0) {
+    return c.contains(key) ? c.at(key).get<double>() : otherwise;
+  };
   config = {.vocab_size = c.at("vocab").get<int64_t>(),
             .context = c.at("context").get<int64_t>(),
             .layers = c.at("blocks").get<int64_t>(),
@@ -27,15 +33,21 @@ Oracle::Oracle(const std::string& name) : file(TG_TEST_DATA "/" + name + ".safet
             .head_dim = integer("head_dim"),
             .width = c.at("width").get<int64_t>(),
             .ff_width = integer("hidden"),
-            .rope_theta = c.contains("rope_theta") ? c.at("rope_theta").get<double>() : 1.0,
+            .rope_theta = number("rope_theta", 1),
             .bias = c.at("linear_bias").get<bool>(),
-            .qkv_bias = c.contains("qkv_bias") && c.at("qkv_bias").get<bool>(),
-            .qk_norm = c.contains("qk_norm") && c.at("qk_norm").get<bool>(),
+            .qkv_bias = flag("qkv_bias"),
+            .qk_norm = flag("qk_norm"),
+            .qk_norm_affine = flag("qk_norm_affine", true),
+            .attn_scale = number("attn_scale"),
+            .embedding_norm = flag("embedding_norm"),
+            .logit_cap = number("logit_cap"),
             .tied_head = c.at("tied_head").get<bool>(),
+            .head_bias = flag("head_bias"),
             .norm_eps = c.at("norm_eps").get<double>()};
   from_name(c.at("positions").get<std::string>(), config.positions);
   from_name(c.at("norm").get<std::string>(), config.norm);
   from_name(activation == "gelu_exact" ? "gelu" : activation, config.activation);
+  config.rope_scaling.fraction = number("rope_fraction", 1);
   if (c.contains("rope_scaling")) config.rope_scaling = rope_scaling_of(c.at("rope_scaling"));
 }
 StateDict Oracle::weights(const std::string& kind) const {

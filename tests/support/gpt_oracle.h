@@ -12,9 +12,10 @@
 
 namespace tg {
 
-// gpt_heads has a custom head size, normalized heads, biases and scaled frequencies.
-inline const std::vector<std::string> kOracles{"gpt_doc004", "gpt_nano",  "gpt_doc003",
-                                               "gpt_gqa",    "gpt_heads", "gpt_gpt2"};
+// gpt_heads has a custom head size, normalized heads, biases and scaled frequencies; gpt_track3 the fields of the
+// preset.
+inline const std::vector<std::string> kOracles{"gpt_doc004", "gpt_nano",   "gpt_doc003", "gpt_gqa",
+                                               "gpt_heads",  "gpt_track3", "gpt_gpt2"};
 
 // Largest relative error of bf16 logits and gradients against f32. Normalized q and k make larger scores: PyTorch's
 // logits are 0.008 to 0.016 away, and then 0.02.
