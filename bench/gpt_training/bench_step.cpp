@@ -26,13 +26,12 @@ struct StepFlags : SharedFlags {
   int64_t steps = 20, untimed = 4, lora_rank = 0;
 };
 // Not flags: set by --mode, or for whole runs: end, validation, files, text.
-const std::set<std::string_view> kOfRuns{"compile", "max_steps",  "warmup",           "schedule",
-                                         "min_lr",  "eval_every", "checkpoint_every", "val_fraction",
-                                         "order",   "tokenizer",  "shard_optimizer"};
+const std::set<std::string_view> kOfRuns{
+    "compile",      "max_steps", "warmup",    "schedule",        "min_lr", "eval_every", "checkpoint_every",
+    "val_fraction", "order",     "tokenizer", "shard_optimizer", "hold",   "cooldown"};
 
 RunConfig run_of(const StepFlags& f) {
-  RunConfig base;
-  base.model = model_preset(f.arch);
+  RunConfig base = detail::named_run(f.arch);
   if (base.model.vocab_size == 0) base.model.vocab_size = 256;  // nano takes its tokenizer's size; here, bytes
   TrainConfig& t = base.train;
   t.max_steps = f.untimed + f.steps, t.warmup = 0, t.schedule = ScheduleKind::constant, t.min_lr = 0;
@@ -134,7 +133,8 @@ int measured(const StepFlags& flags, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const auto declare = [](Command& c, StepFlags& f) {
-    c.option("--arch", "NAME", "a named model: " + detail::model_preset_names(), f.arch);
+    c.option("--arch", "NAME",
+             "a named model or run: " + detail::model_preset_names() + ", " + detail::run_preset_names(), f.arch);
     declare_name(c, "--mode", "eager, or compiled: each step is one compiled function", f.mode);
     c.option("--steps", "timed ones", f.steps, 1, 1'000'000);
     c.option("--untimed", "steps before them", f.untimed, 0, 1'000'000);

@@ -76,7 +76,8 @@ void declare(Command& c, EvalOptions& o) {
   add_model_options(c, o);
   c.list("--data", "FILE", kDataFiles, o.data);
   add_settings(c, o.settings, [](std::string_view name) {
-    return detail::is_data_setting(name) && !detail::is_example_setting(name) && name != "weights";
+    return detail::is_data_setting(name) && !detail::is_example_setting(name) && name != "weights" &&
+           !name.starts_with("val_");
   });
   c.option("--window", "tokens of a window, 0: the model's context", o.window, 0);
   c.option("--batch", "windows in a forward pass", o.batch, 1);

@@ -127,9 +127,7 @@ RunConfig planned_run(const InspectOptions& o) {
     const std::string text = file.origin ? "{\"model\":" + file.config + "}" : detail::model_config_text(o.model);
     base.read(text, o.model + "/config.json");
   } else {
-    RunConfig named;
-    named.model = model_preset(o.arch);
-    base = Settings(named);
+    base = Settings(detail::named_run(o.arch));
   }
   RunConfig run = run_of(o, base.unchecked(), [&](const Difference& d) {
     TG_CHECK(o.model.empty() || !detail::is_model_setting(d.name), value,
@@ -390,7 +388,8 @@ int run(InspectOptions& o) {
 void declare(Command& c, InspectOptions& o) {
   c.option("--model", "PATH", "the folder of a model, a .safetensors file or a GGUF file", o.model);
   c.option("--adapter", "DIR", "an adapter; with --model, also the modules that it changes there", o.adapter);
-  c.option("--arch", "NAME", "a named model: " + detail::model_preset_names(), o.arch);
+  c.option("--arch", "NAME",
+           "a named model or run: " + detail::model_preset_names() + ", " + detail::run_preset_names(), o.arch);
   c.toggle("--plan",
            "print the memory that training it takes instead; of a folder, with the settings it was trained with",
            o.plan);

@@ -51,7 +51,7 @@ TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const 
 }
 }  // namespace
 
-TokenData read_tokens(const Tokenizer* tokenizer, const Words& words, const DataConfig& how, bool skip_unknown) {
+static TokenData read_all(const Tokenizer* tokenizer, const Words& words, const DataConfig& how, bool skip_unknown) {
   const std::vector<double> weights = detail::mixture_weights(how.weights);
   if (weights.empty() && !has_token_file(words)) return encoded(*tokenizer, files_of(words), how, skip_unknown);
   std::vector<TokenData> groups, shards;
@@ -59,6 +59,14 @@ TokenData read_tokens(const Tokenizer* tokenizer, const Words& words, const Data
   detail::check_shards(shards, tokenizer);
   if (groups.size() == 1 && weights.empty()) return groups[0];
   return weights.empty() ? TokenData::join(groups) : TokenData::mix(groups, weights);
+}
+TokenData read_tokens(const Tokenizer* tokenizer, const Words& words, const DataConfig& how, bool skip_unknown) {
+  TokenData all = read_all(tokenizer, words, how, skip_unknown);
+  if (how.val_data.empty()) return all;
+  std::vector<TokenData> shards;
+  TokenData val = read_group(tokenizer, how.val_data, how, skip_unknown, shards);
+  detail::check_shards(shards, tokenizer);
+  return all.with_validation(how.val_tokens == 0 ? val : val.slice(0, how.val_tokens));
 }
 void check_used(std::string_view command, const SettingFlags& given, const Words& words) {
   const std::vector<std::string> files = files_of(words);
@@ -175,9 +183,10 @@ RunData read_examples_or_data(const ModelOfData& m, const Words& words, DataConf
     return read_data(m, words, how, skip_unknown);
   }
   TG_CHECK(how.weights.empty() && how.documents == none.documents && how.special == none.special &&
-               how.token_type == none.token_type,
+               how.token_type == none.token_type && how.val_data.empty(),
            value,
-           "[{}] weights, documents, special and token-type are for texts and token files, and {} has examples. Leave "
+           "[{}] weights, documents, special, token-type and val-data are for texts and token files, and {} has "
+           "examples. Leave "
            "them out.",
            m.command, name_of_files(files));
   detail::check_tokenizer(m.tokenizer, m.tokenizer_error,

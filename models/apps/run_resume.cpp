@@ -77,6 +77,7 @@ void check_bf16_method(const TrainOptions& o, const std::string& path, std::stri
 }  // namespace
 
 RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
+  if (std::string& val = run.data.val_data; !val.empty()) val = detail::absolute_pattern(val);
   RunSetup s{.out = o.out, .data = read(o.data, run), .progress = progress_of(o, {})};
   check_used(o.command, o.settings, o.data);
   s.run = std::move(run);

@@ -19,6 +19,8 @@ template <> inline constexpr EnumNames<2> kEnumNames<Objective>{"objective", {"l
 struct DataConfig : DocumentOptions {
   TokenType token_type = TokenType::u16;  ///< ids of .bin files without a header
   std::string weights = "";               ///< mixture: numbers with commas; "": none
+  std::string val_data = "";              ///< validation file or pattern; "": part of the data
+  int64_t val_tokens = 0;                 ///< first tokens of val_data; 0: all
 
   Objective objective = Objective::lm;
   double beta = 0.1;  ///< DPO's beta
@@ -50,6 +52,8 @@ template <class Config, class F> void visit_data_fields(Config& c, F&& f) {
   f("weights", c.weights,
     "of a mixture: a number for each FILE or pattern of --data, such as 0.7,0.3; windows are drawn in these "
     "proportions");
+  f("val_data", c.val_data, "a file or pattern to validate on, in place of a part of the data");
+  f("val_tokens", c.val_tokens, "of val_data: its first so many tokens, 0: all");
   visit_example_fields(c, f);
 }
 }  // namespace detail

@@ -124,11 +124,12 @@ void TokenData::write(const std::string& path, std::optional<TokenFormat> format
 void TokenData::check_unchanged() const {
   for (const Part& p : parts_)
     if (p.view.file) p.view.file->check_unchanged();
+  if (val_) val_->check_unchanged();
 }
 
 int64_t TokenData::size() const { return parts_.empty() ? 0 : parts_.back().end; }
 int64_t TokenData::bytes() const {
-  int64_t all = 0;
+  int64_t all = val_ ? val_->bytes() : 0;
   for (const Part& p : parts_)
     if (p.view.memory) all += p.view.count * int64_t(p.view.width);
   return all;
@@ -152,7 +153,17 @@ TokenData TokenData::slice(int64_t begin, int64_t end) const {
   });
   return TokenData(std::move(parts), name_);
 }
+TokenData TokenData::with_validation(TokenData val) const {
+  TokenData all = *this;
+  all.val_ = std::make_shared<const TokenData>(std::move(val));
+  return all;
+}
 TokenData::Split TokenData::split(double fraction) const {
+  if (val_) {
+    TokenData train = *this;
+    train.val_ = nullptr;
+    return {std::move(train), *val_};
+  }
   const auto part = [&](bool train) {
     const std::string name = fmt::format("the {} part of {}", train ? "training" : "validation", name_);
     std::vector<TokenData> all;
@@ -181,9 +192,11 @@ void TokenData::check_vocabulary(int64_t vocab_size) const {
              "tokenizer and the vocabulary size of the data.",
              *bad, at + (bad - some.begin()), name_, vocab_size);
   });
+  if (val_) val_->check_vocabulary(vocab_size);
 }
 
-ShuffledBatches::ShuffledBatches(TokenData data, int64_t batch, int64_t context, Rng rng, SampleOrder order)
+ShuffledBatches::ShuffledBatches(TokenData data, int64_t batch, int64_t context, Rng rng, SampleOrder order,
+                                 int64_t accumulate)
     : data_(std::move(data)), batch_(batch), context_(context), rng_(rng), order_(order) {
   check_sizes(batch, context);
   for (const TokenData::Group& g : data_.groups())
@@ -193,8 +206,19 @@ ShuffledBatches::ShuffledBatches(TokenData data, int64_t batch, int64_t context,
              data_.groups_.empty() ? "" : "a group of ", data_.name(), detail::counted(g.end - g.begin, "token"),
              context, uint64_t(context) + 1);
   TG_CHECK(order == SampleOrder::random || data_.groups_.empty(), value,
-           "[data] order is epochs, and the data is a mixture. Its groups are repeated at different rates: there is no "
-           "epoch. Use random, or no weights.");
+           "[data] order is {}, and the data is a mixture. Its groups are repeated at different rates: there is no "
+           "epoch. Use random, or no weights.",
+           order == SampleOrder::epochs ? "epochs" : "sequential");
+  if (order != SampleOrder::sequential) return;
+  const int64_t step = batch * accumulate;
+  for (const TokenData::Part& p : data_.parts_) {
+    const int64_t windows = (p.view.count - 1) / context / step * step;
+    TG_CHECK(windows > 0, value,
+             "[data] a file of {} has {}, and in sequential order each needs those of a step, {} x {} + 1. Use another "
+             "order, smaller steps, or join the files.",
+             data_.name(), detail::counted(p.view.count, "token"), step, context);
+    runs_.emplace_back(p.end - p.view.count, uint64_t(windows) + (runs_.empty() ? 0 : runs_.back().second));
+  }
 }
 Batch ShuffledBatches::next(Rng& rng) const {
   const auto windows = uint64_t((data_.size() - 1) / context_);
@@ -202,6 +226,12 @@ Batch ShuffledBatches::next(Rng& rng) const {
     return gather(data_, batch_, context_, [&](int64_t) {
       const auto [epoch, at] = detail::next_in_epochs(rng, windows);
       return int64_t(detail::permuted(epoch, at, windows)) * context_;
+    });
+  if (order_ == SampleOrder::sequential)
+    return gather(data_, batch_, context_, [&](int64_t) {
+      const uint64_t at = detail::next_in_epochs(rng, runs_.back().second).second;
+      const auto run = std::ranges::upper_bound(runs_, at, {}, &std::pair<int64_t, uint64_t>::second);
+      return run->first + int64_t(at - (run == runs_.begin() ? 0 : (run - 1)->second)) * context_;
     });
   const std::vector<TokenData::Group> groups = data_.groups();
   double total = 0;
@@ -232,9 +262,11 @@ std::optional<Batch> SequentialBatches::at(int64_t i) const {
 }
 
 BatchSource token_batches(const TokenData::Split& data, int64_t batch, int64_t context, bool validate,
-                          SampleOrder order) {
+                          SampleOrder order, int64_t accumulate) {
   BatchSource source;
-  source.next = [all = ShuffledBatches(data.train, batch, context, Rng(), order)](Rng& rng) { return all.next(rng); };
+  source.next = [all = ShuffledBatches(data.train, batch, context, Rng(), order, accumulate)](Rng& rng) {
+    return all.next(rng);
+  };
   if (validate)
     source.validation = [windows = SequentialBatches(data.val, batch, context)](int64_t i) { return windows.at(i); };
   return source;

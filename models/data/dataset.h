@@ -32,6 +32,9 @@ class TokenData {
   /// unless each weight is finite and above 0.
   static TokenData mix(std::span<const TokenData> groups, std::span<const double> weights,
                        std::string name = "the data");
+  /// The same data, with `val` as its validation part, which split() returns for any fraction.
+  TokenData with_validation(TokenData val) const;
+  const TokenData* validation() const { return val_.get(); }  ///< null unless set
   /// Writes .npy, or .bin without a header by default. Ids have 2 or 4 bytes, like these. An Error for another path, or
   /// for 4 bytes without a header.
   void write(const std::string& path, std::optional<TokenFormat> = {}) const;
@@ -72,6 +75,7 @@ class TokenData {
   template <class F> void for_each_part(int64_t begin, int64_t end, F f) const;
   std::vector<Part> parts_;
   std::vector<Group> groups_;  // groups of a mixture
+  std::shared_ptr<const TokenData> val_;
   std::string name_;
 };
 /// Training and validation data.
@@ -80,15 +84,17 @@ struct TokenData::Split {
 };
 
 /// Order of training windows. random: uniform positions among all size - T. epochs, not for mixtures: each of the (size
-/// - 1) / T adjacent windows once per epoch, in a new order each.
-enum class SampleOrder { random, epochs };
+/// - 1) / T adjacent windows once per epoch, in a new order each. sequential, not for mixtures: adjacent windows in
+/// order, those of a step from one file; the rest of a file, shorter than a step, is left out (llm.c's loader).
+enum class SampleOrder { random, epochs, sequential };
 
-/// Batches of windows. The generator is the only state; in epochs its offset counts windows.
+/// Batches of windows. The generator is the only state; in epochs and in order its offset counts windows.
 class ShuffledBatches {
  public:
   /// An Error unless batch and context are at least 1 and the data, or each group of it, has at least context + 1
-  /// tokens.
-  ShuffledBatches(TokenData data, int64_t batch, int64_t context, Rng rng, SampleOrder = SampleOrder::random);
+  /// tokens. sequential: each file has a step of `accumulate` batches.
+  ShuffledBatches(TokenData data, int64_t batch, int64_t context, Rng rng, SampleOrder = SampleOrder::random,
+                  int64_t accumulate = 1);
   /// (batch, context).
   Batch next() { return next(rng_); }
   Batch next(Rng&) const;
@@ -100,6 +106,7 @@ class ShuffledBatches {
   int64_t batch_, context_;
   Rng rng_;
   SampleOrder order_;
+  std::vector<std::pair<int64_t, uint64_t>> runs_;  // sequential: begin of a file's windows, windows up to its end
 };
 
 /// Adjacent windows of `context` tokens in order: each token but the first is a target once. Batches have up to `batch`
@@ -119,6 +126,6 @@ class SequentialBatches {
 
 /// Training batches of ShuffledBatches and, if `validate`, validation batches of SequentialBatches, with their Errors.
 BatchSource token_batches(const TokenData::Split&, int64_t batch, int64_t context, bool validate = true,
-                          SampleOrder = SampleOrder::random);
+                          SampleOrder = SampleOrder::random, int64_t accumulate = 1);
 
 }  // namespace tg

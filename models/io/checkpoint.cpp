@@ -102,9 +102,11 @@ class Reader {
 
 DataIdentity DataIdentity::of(const TokenData& data, std::vector<std::string> files) {
   Hash h;
-  data.for_each([&](int64_t, std::span<const int32_t> some) {
+  const auto add = [&h](int64_t, std::span<const int32_t> some) {
     for (const int32_t token : some) h.add(uint64_t(token));
-  });
+  };
+  data.for_each(add);
+  if (data.validation()) data.validation()->for_each(add);
   return {std::move(files), data.size(), h.value()};
 }
 

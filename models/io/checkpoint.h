@@ -19,7 +19,7 @@ namespace tg {
 struct DataIdentity {
   std::vector<std::string> files;  ///< paths, or empty; not compared: files may move
   int64_t tokens = 0;
-  uint64_t hash = 0;  ///< hash of all ids in order
+  uint64_t hash = 0;  ///< hash of all ids in order, and of validation()
 
   /// Reads and hashes all tokens.
   static DataIdentity of(const TokenData&, std::vector<std::string> files = {});

@@ -16,7 +16,6 @@
 
 namespace tg {
 namespace {
-constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 constexpr double kLeastNorm = 1e-7;  // zeros stay zeros
 constexpr int64_t kMostIterations = 100;
 
@@ -39,12 +38,14 @@ void MuonConfig::validate() const {
   detail::check_rate("muon", "weight_decay", weight_decay);
   TG_CHECK(ns_steps >= 1 && ns_steps <= kMostIterations, value, "[muon] ns_steps is {}. It must be from 1 to {}.",
            ns_steps, kMostIterations);
+  TG_CHECK(std::isfinite(ns.a) && std::isfinite(ns.b) && std::isfinite(ns.c), value,
+           "[muon] the coefficients are {}, {} and {}. They must be finite.", ns.a, ns.b, ns.c);
   TG_CHECK(ns_dtype == DType::bf16 || ns_dtype == DType::f32 || ns_dtype == DType::f64, value,
            "[muon] ns_dtype is {}. It must be bf16, f32 or f64.", ns_dtype);
   adamw.validate();
 }
 
-Tensor detail::orthogonalize(const Tensor& x, int64_t steps, DType dtype) {
+Tensor detail::orthogonalize(const Tensor& x, int64_t steps, DType dtype, NewtonSchulz by) {
   TG_CHECK(x.ndim() == 2, shape, "[orthogonalize] {} is not a matrix. Pass (rows, columns).", x);
   const NameScope here("orthogonalize");
   const bool tall = x.size(0) > x.size(1);
@@ -52,7 +53,7 @@ Tensor detail::orthogonalize(const Tensor& x, int64_t steps, DType dtype) {
   Tensor y = ((tall ? transpose(x) : x) / norm).to(dtype);
   for (int64_t i = 0; i < steps; ++i) {
     const Tensor a = matmul(y, y, {.trans_b = true});
-    y = y * kA + matmul(a * kB + matmul(a, a) * kC, y);
+    y = y * by.a + matmul(a * by.b + matmul(a, a) * by.c, y);
   }
   y = y.to(x.dtype());
   return tall ? transpose(y) : y;
@@ -78,7 +79,7 @@ Muon::Muon(std::vector<Parameter> parameters, MuonConfig config, std::vector<Par
     Matrix& m = matrices_.emplace_back();
     if (w.ndim() != 2 || matches(config.others, name)) {
       adamw_.add(i, new_state(i, "m", config.adamw.moments), new_state(i, "v", config.adamw.moments),
-                 {.lr_scale = own.lr_scale * config.adamw.lr / config.lr,
+                 {.lr_scale = own.lr ? own.lr_scale : own.lr_scale * config.adamw.lr / config.lr,
                   .weight_decay = decay_of(i, config.adamw.weight_decay, config.adamw.decay_all),
                   .beta1 = own.beta1,
                   .beta2 = own.beta2});
@@ -108,7 +109,7 @@ std::vector<std::string> Muon::matrices() const {
 Tensor Muon::direction(const Matrix& m, const Tensor& ahead) const {
   const auto of = [&](const Tensor& part) {
     const double scale = scale_of(config_.scale, double(part.size(0)), double(part.size(1)));
-    const Tensor y = detail::orthogonalize(part, config_.ns_steps, config_.ns_dtype);
+    const Tensor y = detail::orthogonalize(part, config_.ns_steps, config_.ns_dtype, config_.ns);
     return scale == 1 ? y : y * scale;
   };
   if (m.rows.size() == 1) return of(ahead);

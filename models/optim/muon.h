@@ -12,6 +12,11 @@ enum class MuonScale {
   /// 0.2 sqrt(max(rows, columns)): sized like AdamW's updates, so its rates fit (Liu et al., 2025).
   rms
 };
+/// Coefficients of a Newton-Schulz iteration x = a x + (b x x^T + c (x x^T)^2) x. The defaults, those of the first
+/// publication, leave singular values between about 0.7 and 1.2; (2, -1.5, 0.5) converges to 1.
+struct NewtonSchulz {
+  double a = 3.4445, b = -4.7750, c = 2.0315;
+};
 /// Settings of a Muon.
 struct MuonConfig {
   double lr = 0.02;  ///< learning rate of matrices
@@ -19,6 +24,7 @@ struct MuonConfig {
   bool nesterov = true;     ///< the update looks one step ahead
   double weight_decay = 0;  ///< matrices: w *= 1 - lr weight_decay
   int64_t ns_steps = 5;     ///< Newton-Schulz iterations
+  NewtonSchulz ns = {};     ///< their coefficients
   /// Dtype of the iterations: bf16, as published, f32, or f64 (over f64 parameters).
   DType ns_dtype = DType::bf16;
   MuonScale scale = MuonScale::original;
@@ -61,13 +67,10 @@ class Muon : public Optimizer {
 };
 
 namespace detail {
-/// Approximates the matrix nearest to x (rows, columns) with equal singular values: the result's are between about 0.7
-/// and 1.2, unless those of x are many orders of magnitude apart. It is x / norm(x), then `steps` times
-/// @verbatim
-/// x = a x + (b x x^T + c (x x^T)^2) x   with (a, b, c) = (3.4445, -4.7750, 2.0315)
-/// @endverbatim
-/// computed in `dtype`, transposed if x is tall. Zeros give zeros. The result has x's dtype, f32 or f64.
-Tensor orthogonalize(const Tensor& x, int64_t steps = 5, DType dtype = DType::bf16);
+/// Approximates the matrix nearest to x (rows, columns) with equal singular values, unless those of x are many orders
+/// of magnitude apart: x / norm(x), then `steps` iterations, computed in `dtype`, transposed if x is tall. Zeros give
+/// zeros. The result has x's dtype, f32 or f64.
+Tensor orthogonalize(const Tensor& x, int64_t steps = 5, DType dtype = DType::bf16, NewtonSchulz = {});
 }  // namespace detail
 
 }  // namespace tg

@@ -79,6 +79,10 @@ Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, d
   for (const ParameterGroup& g : groups) {
     const auto named = [&](std::string_view field) { return fmt::format("{} of the group '{}'", field, g.pattern); };
     detail::check_rate(op_, named("lr_scale"), g.lr_scale);
+    if (g.lr) detail::check_rate(op_, named("lr"), *g.lr);
+    TG_CHECK(!g.lr || (lr > 0 && g.lr_scale == 1), value,
+             "[{}] the group '{}' has an lr of {}, and lr is {}, its lr_scale {}. It needs lr above 0 and no lr_scale.",
+             op_, g.pattern, *g.lr, lr, g.lr_scale);
     if (g.weight_decay) detail::check_rate(op_, named("weight_decay"), *g.weight_decay);
     if (g.beta1) detail::check_fraction(op_, named("beta1"), *g.beta1);
     if (g.beta2) detail::check_fraction(op_, named("beta2"), *g.beta2);
@@ -88,6 +92,7 @@ Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, d
     const auto g = std::ranges::find_if(groups, [&](auto& x) { return detail::glob_matches(x.pattern, p.name); });
     if (g != groups.end()) ++members[size_t(g - groups.begin())];
     entries_.push_back({p.name, p.tensor, p.row_splits, p.low, g == groups.end() ? ParameterGroup{} : *g});
+    if (ParameterGroup& own = entries_.back().own; own.lr) own.lr_scale = *own.lr / lr;
   }
   for (size_t i = 0; i < groups.size(); ++i)
     TG_CHECK(members[i] > 0, value,

@@ -24,6 +24,8 @@ struct ParameterGroup {
   std::string pattern;  ///< glob_matches() of names: "*.bias", "h.0.*", "wte.weight"
   /// A factor of the optimiser's learning rate, also after set_lr().
   double lr_scale = 1;
+  /// Replaces lr_scale: the rate while the optimiser's is the configured one.
+  std::optional<double> lr = {};
   /// Replaces the configured one, also for biases and norms.
   std::optional<double> weight_decay = {};
   /// Replace AdamW's betas.

@@ -23,7 +23,13 @@ double Schedule::at(int64_t step) const {
   if (step < warmup) return lr * (double(step) + 1) / (double(warmup) + 1);
   if (kind == ScheduleKind::constant) return lr;
   if (step >= total) return min_lr;
-  const double done = double(step - warmup) / double(total - warmup);
+  if (kind == ScheduleKind::wsd) {
+    const double left = double(total - step) / (cooldown * double(total));
+    return left >= 1 ? lr : min_lr + left * (lr - min_lr);
+  }
+  const int64_t start = warmup + hold;
+  if (step < start) return lr;
+  const double done = double(step - start) / double(total - start);
   return min_lr + half_cosine(done) * (lr - min_lr);
 }
 void Schedule::validate() const {
@@ -32,8 +38,11 @@ void Schedule::validate() const {
   if (kind == ScheduleKind::constant) return;
   TG_CHECK(min_lr >= 0 && min_lr <= lr, value, "[schedule] min_lr is {} and lr {}. min_lr must be in [0, lr].", min_lr,
            lr);
-  TG_CHECK(total >= warmup, value, "[schedule] total is {} and warmup {}. Warm-up must end before the schedule does.",
-           total, warmup);
+  TG_CHECK(hold >= 0 && cooldown > 0 && cooldown <= 1, value,
+           "[schedule] hold is {} and cooldown {}. They must be 0 or more, and in (0, 1].", hold, cooldown);
+  TG_CHECK(total - hold >= warmup, value,
+           "[schedule] total is {}, warmup {} and hold {}. Both must end before the schedule does.", total, warmup,
+           hold);
 }
 
 }  // namespace tg

@@ -3,14 +3,53 @@
 #include <tapegrad/models/optim/sgd.h>
 #include <tapegrad/models/train/config.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 namespace tg {
 namespace {
 
 constexpr uint64_t kRoundingStream = 3;
 constexpr std::string_view kComputeTypes[] = {"f32", "bf16"};
+// The words between commas of a setting.
+std::vector<std::string_view> listed_in(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(','), text.size());
+    words.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return words;
+}
+double number_in(const char* name, std::string_view setting, std::string_view word) {
+  double x = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
+  TG_CHECK(error == std::errc() && end == word.data() + word.size() && std::isfinite(x), value,
+           "[train] {} is '{}', and '{}' in it is no number.", name, setting, word);
+  return x;
+}
+NewtonSchulz newton_schulz(const std::string& setting) {
+  const auto words = listed_in(setting);
+  TG_CHECK(words.size() == 3, value, "[train] muon_coefficients is '{}'. It must be three numbers: a,b,c.", setting);
+  const auto at = [&](size_t i) { return number_in("muon_coefficients", setting, words[i]); };
+  return {at(0), at(1), at(2)};
+}
+std::vector<ParameterGroup> groups_of(const std::string& setting) {
+  std::vector<ParameterGroup> groups;
+  for (const std::string_view word : listed_in(setting)) {
+    const size_t at = word.rfind('=');
+    TG_CHECK(at != word.npos && at > 0, value,
+             "[train] lr_groups is '{}', and '{}' in it is no pattern=rate, such as wte.weight=0.3.", setting, word);
+    groups.push_back(
+        {.pattern = std::string(word.substr(0, at)), .lr = number_in("lr_groups", setting, word.substr(at + 1))});
+    TG_CHECK(*groups.back().lr >= 0, value, "[train] the rate of '{}' in lr_groups is {}. It must be 0 or more.",
+             groups.back().pattern, *groups.back().lr);
+  }
+  return groups;
+}
 constexpr int64_t kMostCount = int64_t(1) << 53;  // no overflow in sums of two; exact in doubles
 
 void at_least(const char* name, int64_t value, int64_t least) {
@@ -42,8 +81,10 @@ void TrainConfig::validate() const {
   at_least("checkpoint_every", checkpoint_every, -1);
   within("lr", lr, 0, kUnlimited);
   within("min_lr", min_lr, 0, kUnlimited);
-  TG_CHECK(schedule != ScheduleKind::cosine || min_lr <= lr, value,
-           "[train] min_lr is {} and lr {}. A cosine falls from lr to min_lr, which must be in [0, lr]. Set both, "
+  at_least("hold", hold, 0);
+  TG_CHECK(cooldown > 0 && cooldown <= 1, value, "[train] cooldown is {}. It must be in (0, 1].", cooldown);
+  TG_CHECK(schedule == ScheduleKind::constant || min_lr <= lr, value,
+           "[train] min_lr is {} and lr {}. The rate falls from lr to min_lr, which must be in [0, lr]. Set both, "
            "or use the constant schedule.",
            min_lr, lr);
   within("beta1", beta1, 0, 1);
@@ -65,8 +106,13 @@ void TrainConfig::validate() const {
     TG_CHECK(lr > 0, value,
              "[train] lr is 0 and the optimizer muon, whose rates are relative to it. It must be above 0.");
   }
-  TG_CHECK(muon_dtype == DType::bf16 || muon_dtype == DType::f32, value,
-           "[train] muon_dtype is {}. It must be bf16 or f32.", muon_dtype);
+  TG_CHECK(muon_dtype == DType::bf16 || muon_dtype == DType::f32 || muon_dtype == DType::f64, value,
+           "[train] muon_dtype is {}. It must be bf16 or f32, or f64 over f64 parameters.", muon_dtype);
+  at_least("muon_steps", muon_steps, 1);
+  (void)newton_schulz(muon_coefficients);
+  if (muon_weight_decay != -1) within("muon_weight_decay", muon_weight_decay, 0, kUnlimited);
+  TG_CHECK(groups_of(lr_groups).empty() || lr > 0, value, "[train] lr is 0, and lr_groups is '{}'. It must be above 0.",
+           lr_groups);
   within("clip_norm", clip_norm, 0, kUnlimited);
   within("val_fraction", val_fraction, 0, 1);
   TG_CHECK(eps > 0 && std::isfinite(eps), value, "[train] eps is {}. It must be a positive number.", eps);
@@ -89,31 +135,36 @@ std::unique_ptr<Optimizer> detail::make_optimizer(const TrainConfig& c, std::vec
                           .beta2 = c.beta2,
                           .eps = c.eps,
                           .weight_decay = c.weight_decay,
+                          .decay_all = c.decay_all,
                           .skip_non_finite = c.compile,
                           .moments = c.moments == DType::bf16 ? std::optional(c.moments) : std::nullopt,
                           .seed = Rng{c.seed}.split(kRoundingStream).seed};
+  const std::vector<ParameterGroup> groups = groups_of(c.lr_groups);
   switch (c.optimizer) {
-    case OptimizerKind::adamw:
-      return std::make_unique<AdamW>(std::move(parameters), adamw, std::vector<ParameterGroup>(), shared);
+    case OptimizerKind::adamw: return std::make_unique<AdamW>(std::move(parameters), adamw, groups, shared);
     case OptimizerKind::sgd:
       return std::make_unique<Sgd>(std::move(parameters),
                                    SgdConfig{.lr = c.lr,
                                              .momentum = c.momentum,
                                              .weight_decay = c.weight_decay,
+                                             .decay_all = c.decay_all,
                                              .nesterov = c.nesterov,
                                              .skip_non_finite = c.compile},
-                                   std::vector<ParameterGroup>(), shared);
+                                   groups, shared);
     case OptimizerKind::muon: break;
   }
-  return std::make_unique<Muon>(std::move(parameters),
-                                MuonConfig{.lr = c.muon_lr,
-                                           .momentum = c.momentum,
-                                           .nesterov = c.nesterov,
-                                           .weight_decay = c.weight_decay,
-                                           .ns_dtype = c.muon_dtype,
-                                           .scale = c.muon_scale,
-                                           .adamw = adamw},
-                                std::vector<ParameterGroup>(), shared);
+  return std::make_unique<Muon>(
+      std::move(parameters),
+      MuonConfig{.lr = c.muon_lr,
+                 .momentum = c.momentum,
+                 .nesterov = c.nesterov,
+                 .weight_decay = c.muon_weight_decay == -1 ? c.weight_decay : c.muon_weight_decay,
+                 .ns_steps = c.muon_steps,
+                 .ns = newton_schulz(c.muon_coefficients),
+                 .ns_dtype = c.muon_dtype,
+                 .scale = c.muon_scale,
+                 .adamw = adamw},
+      groups, shared);
 }
 double detail::optimizer_lr(const TrainConfig& c, double lr) {
   return c.optimizer == OptimizerKind::muon ? lr * (c.muon_lr / c.lr) : lr;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace tg {
@@ -22,7 +23,7 @@ enum class Recompute { none, cheap, block };
 enum class OptimizerKind { adamw, sgd, muon };
 /// Names of values.
 /// @{
-template <> inline constexpr EnumNames<2> kEnumNames<SampleOrder>{"order", {"random", "epochs"}};
+template <> inline constexpr EnumNames<3> kEnumNames<SampleOrder>{"order", {"random", "epochs", "sequential"}};
 template <> inline constexpr EnumNames<3> kEnumNames<Recompute>{"recompute", {"none", "cheap", "block"}};
 template <> inline constexpr EnumNames<3> kEnumNames<OptimizerKind>{"optimizer", {"adamw", "sgd", "muon"}};
 template <> inline constexpr EnumNames<2> kEnumNames<MuonScale>{"muon_scale", {"original", "rms"}};
@@ -43,16 +44,23 @@ struct TrainConfig {
   double min_lr = 1e-4;                          ///< cosine: final rate in [0, lr]; unused if constant
   ScheduleKind schedule = ScheduleKind::cosine;  ///< shape after warm-up; cosine ends at max_steps
   int64_t warmup = 100;                          ///< steps of linear warm-up; a shorter run ends inside it
+  int64_t hold = 0;                              ///< cosine: steps at lr after the warm-up
+  double cooldown = 0.2;                         ///< wsd: last part of the steps, in (0, 1]
   OptimizerKind optimizer = OptimizerKind::adamw;
   double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  ///< AdamW's, also under Muon
   DType moments = DType::f32;                    ///< dtype of AdamW's moments: f32 or bf16
-  double weight_decay = 0.1;                     ///< matrices only
+  double weight_decay = 0.1;                     ///< matrices only, unless decay_all
+  bool decay_all = false;                        ///< AdamW's biases and norms decay too
+  std::string lr_groups = "";                    ///< ParameterGroup::lr: "pattern=rate,..."
   bool split_weights = false;                    ///< AdamW, bf16: Linear weights become split (Params::split())
   double momentum = 0.95;                        ///< Sgd and Muon
   bool nesterov = true;                          ///< Sgd and Muon: the step looks ahead
   double muon_lr = 0.02;                         ///< Muon: hidden matrices' rate after `warmup`; others use lr
   MuonScale muon_scale = MuonScale::original;
-  DType muon_dtype = DType::bf16;  ///< Muon: Newton-Schulz iterations, f32 or bf16
+  double muon_weight_decay = -1;                           ///< Muon: of the hidden matrices; -1: weight_decay
+  int64_t muon_steps = 5;                                  ///< Muon: Newton-Schulz iterations
+  std::string muon_coefficients = "3.4445,-4.775,2.0315";  ///< Muon: NewtonSchulz
+  DType muon_dtype = DType::bf16;  ///< Muon: Newton-Schulz iterations, f32 or bf16, or f64 over f64
   double clip_norm = 1;            ///< maximum global gradient norm; 0 means no clipping
   int64_t eval_every = 250;        ///< steps between validations; 0: only after the last step
   int64_t checkpoint_every = -1;   ///< steps between saves; 0: only the last, -1: every validation
@@ -89,24 +97,33 @@ double optimizer_lr(const TrainConfig&, double lr);
 template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("batch", c.batch, "windows in a micro-batch");
   f("window", c.window, "tokens of a window, 0: the model's context");
-  f("order", c.order, "of windows to train on: random positions, or epochs (each window once before any comes again)");
+  f("order", c.order,
+    "of windows to train on: random positions, epochs (each window once before any comes again), or sequential");
   f("accumulate", c.accumulate, "micro-batches in a step, for one update of batch * accumulate windows");
   f("max_steps", c.max_steps, "steps of training");
   f("lr", c.lr, "learning rate after warm-up");
-  f("min_lr", c.min_lr, "learning rate at the end of the cosine; by default a tenth of lr");
-  f("schedule", c.schedule, "after the warm-up: cosine, or constant");
+  f("min_lr", c.min_lr, "learning rate at the end of the cosine or line; by default a tenth of lr");
+  f("schedule", c.schedule, "after the warm-up: cosine, constant, or wsd (constant, then a line down to min_lr)");
   f("warmup", c.warmup, "steps of linear warm-up");
+  f("hold", c.hold, "of cosine: steps at lr after the warm-up");
+  f("cooldown", c.cooldown, "of wsd: last part of the steps, where the rate falls");
   f("optimizer", c.optimizer, "adamw, sgd, or muon (hidden matrices by Muon, the rest by AdamW)");
   f("beta1", c.beta1, "AdamW: decay of the first moment");
   f("beta2", c.beta2, "AdamW: decay of the second moment");
   f("eps", c.eps, "AdamW: added to the root of the second moment");
   f("moments", c.moments, "AdamW: dtype of both moments: f32, or bf16 (rounded stochastically)");
   f("weight_decay", c.weight_decay, "decay of the matrices");
+  f("decay_all", c.decay_all, "AdamW: biases and norms decay too");
+  f("lr_groups", c.lr_groups,
+    "rates of parameters by pattern, such as wte.weight=0.3,*.bias=0.01; others have lr or muon_lr");
   f("split_weights", c.split_weights, "AdamW, dtype bf16: weights of Linear layers as bf16 and 16 low bits, no copies");
   f("momentum", c.momentum, "SGD and Muon: fraction of the buffer that is kept");
   f("nesterov", c.nesterov, "SGD and Muon: whether the step looks ahead");
   f("muon_lr", c.muon_lr, "Muon: learning rate of the hidden matrices after warm-up");
   f("muon_scale", c.muon_scale, "Muon: original, or rms (updates as large as AdamW's: muon_lr as lr)");
+  f("muon_weight_decay", c.muon_weight_decay, "Muon: decay of the hidden matrices, -1: weight_decay");
+  f("muon_steps", c.muon_steps, "Muon: Newton-Schulz iterations");
+  f("muon_coefficients", c.muon_coefficients, "Muon: a,b,c of x = a x + (b x x^T + c (x x^T)^2) x");
   f("muon_dtype", c.muon_dtype, "Muon: of the Newton-Schulz iterations: bf16 or f32");
   f("clip_norm", c.clip_norm, "largest norm of the gradient, 0: no limit");
   f("eval_every", c.eval_every, "steps between validations, 0: only at the end");

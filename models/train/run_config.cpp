@@ -14,7 +14,7 @@
 namespace tg {
 namespace {
 
-constexpr std::string_view kPresets[] = {"shakespeare-cpu", "demo"},
+constexpr std::string_view kPresets[] = {"shakespeare-cpu", "demo", "gpt2-124m-llmc", "gpt2-124m-track3"},
                            kArchs[] = {"nano", "gpt-small-10k", "gpt-medium-10k", "cs336-2.7b",
                                        "gpt2", "gpt2-medium",   "gpt2-large",     "gpt2-xl"};
 size_t place_of(std::string_view what, std::string_view name, std::span<const std::string_view> names) {
@@ -34,6 +34,31 @@ GptConfig of_10k(GptConfig c) {
 GptConfig of_gpt2(GptConfig c) {  // Radford et al., 2019
   c.vocab_size = 50257, c.context = 1024, c.activation = Activation::gelu_tanh, c.bias = true, c.dropout = 0.1;
   return c;
+}
+
+GptConfig of_track3() {
+  return {.vocab_size = 50304,
+          .context = 1024,
+          .layers = 12,
+          .heads = 6,
+          .width = 768,
+          .positions = Positions::rope,
+          .rope_theta = std::pow(1024, 32. / 31),  // the last of the 32 frequencies is 1 / 1024
+          .rope_scaling = {.fraction = 0.5},
+          .norm = NormKind::rms_norm,
+          .activation = Activation::relu2,
+          .bias = true,
+          .qk_norm = true,
+          .qk_norm_affine = false,
+          .attn_scale = 0.12,
+          .embedding_norm = true,
+          .logit_cap = 15,
+          .tied_head = false,
+          .head_bias = true,
+          .norm_eps = 0x1p-23,
+          .init = InitScheme::fan_in,
+          .init_std = std::sqrt(0.33),
+          .zero_proj = true};
 }
 
 constexpr const char* kGroups[] = {"model", "train", "data"};
@@ -109,8 +134,12 @@ struct Needs {
 };
 constexpr Needs kNeeds[] = {
     {"rope_theta", "positions", "rope"},
-    {"init_std", "init", "gpt2"},
-    {"min_lr", "schedule", "cosine"},
+    {"rope_fraction", "positions", "rope"},
+    {"qk_norm_affine", "qk_norm", "true"},
+    {"init_std", "init", "gpt2 or fan_in"},
+    {"min_lr", "schedule", "cosine or wsd"},
+    {"hold", "schedule", "cosine"},
+    {"cooldown", "schedule", "wsd"},
     {"beta1", "optimizer", "adamw or muon"},
     {"beta2", "optimizer", "adamw or muon"},
     {"eps", "optimizer", "adamw or muon"},
@@ -119,18 +148,29 @@ constexpr Needs kNeeds[] = {
     {"nesterov", "optimizer", "sgd or muon"},
     {"muon_lr", "optimizer", "muon"},
     {"muon_scale", "optimizer", "muon"},
+    {"muon_weight_decay", "optimizer", "muon"},
+    {"muon_steps", "optimizer", "muon"},
+    {"muon_coefficients", "optimizer", "muon"},
     {"muon_dtype", "optimizer", "muon"},
     {"beta", "objective", "dpo"},
     {"loss", "objective", "lm"},
     {"pack", "objective", "lm"},
+    {"val_fraction", "val_data", "\"\""},
     {"eval_every", "val_fraction", "above 0, or checkpoint_every -1"},
 };
 bool has_effect(const Needs& n, const RunConfig& run, const Json& other) {
+  if (other.is_boolean()) return other.get<bool>();
   if (other.is_string()) return n.values.find(other.get<std::string>()) != n.values.npos;
-  return run.train.val_fraction > 0 || run.train.checkpoint_every < 0 || run.train.eval_every == 0;
+  return run.train.val_fraction > 0 || !run.data.val_data.empty() || run.train.checkpoint_every < 0 ||
+         run.train.eval_every == 0;
 }
 void validate(const RunConfig& run) {
   run.train.validate();
+  TG_CHECK(
+      run.data.val_tokens == 0 || (run.data.val_tokens > 1 && !run.data.val_data.empty()), value,
+      "[config] val_tokens is {} and val_data '{}'. It must be 0, or from 2 up with val_data. Pass --val-data FILE, or "
+      "--val-tokens 0.",
+      run.data.val_tokens, run.data.val_data);
   TG_CHECK(run.data.beta > 0, value, "[config] beta is {}. It must be above 0.", run.data.beta);
   GptConfig model = run.model;
   if (model.vocab_size == 0) model.vocab_size = 1;  // validate() needs one; the tokenizer gives the real size
@@ -188,11 +228,30 @@ void put(RunConfig& run, const Json& fields) {
 
 RunConfig run_preset(std::string_view name) {
   RunConfig run;
-  if (place_of("preset", name, kPresets) == 0) {  // a character model in minutes
+  TrainConfig& t = run.train;
+  const size_t which = place_of("preset", name, kPresets);
+  if (which == 0) {  // a character model in minutes
     run.tokenizer = "char";
     return run;
   }
-  TrainConfig& t = run.train;  // a byte model in under a minute
+  if (which >= 2) {  // models/gpt2_recipes.md
+    run.model = which == 2 ? of_gpt2({.layers = 12, .heads = 12, .width = 768}) : of_track3();
+    run.model.dropout = 0;
+    t.batch = 64, t.accumulate = 8, t.order = SampleOrder::sequential, t.dtype = DType::bf16;
+    t.min_lr = 0, run.data.val_tokens = (20 << 19) + 1;
+    if (which == 2) {
+      t.max_steps = 18865, t.lr = 6e-4, t.warmup = 699, t.hold = 1, t.beta2 = 0.95;
+      t.eval_every = 250, t.checkpoint_every = 5000;
+      return run;
+    }
+    t.optimizer = OptimizerKind::muon, t.muon_lr = 0.025, t.muon_weight_decay = 0.05, t.muon_steps = 12;
+    t.muon_coefficients = "2,-1.5,0.5", t.lr = 0.015, t.lr_groups = "wte.weight=0.7,lm_head.weight=0.004";
+    t.beta1 = 0.8, t.beta2 = 0.95, t.weight_decay = 0.001, t.decay_all = true, t.clip_norm = 0;
+    t.eps = 1e-10 / (1 << 19);  // gradients are means, there sums
+    t.max_steps = 3250, t.warmup = 0, t.schedule = ScheduleKind::wsd, t.cooldown = 0.7, t.eval_every = 125;
+    return run;
+  }
+  // A byte model in under a minute.
   run.model.context = 224, run.model.positions = Positions::rope, run.model.norm = NormKind::rms_norm;
   t.optimizer = OptimizerKind::muon, t.batch = 5, t.lr = 2e-3, t.min_lr = 2e-4, t.warmup = 50;
   t.max_steps = 800, t.eval_every = 200, t.val_fraction = 0.05;
@@ -217,6 +276,16 @@ GptConfig model_preset(std::string_view name) {
       of_gpt2({.layers = 48, .heads = 25, .width = 1600}),
   };
   return configs[place_of("arch", name, kArchs)];
+}
+RunConfig detail::named_run(std::string_view name) {
+  RunConfig run;
+  if (std::ranges::count(kPresets, name) == 0) {
+    run.model = model_preset(name);
+    return run;
+  }
+  run = run_preset(name);
+  run.data = {}, run.train.order = SampleOrder::random;
+  return run;
 }
 std::string detail::run_preset_names() { return detail::listed(kPresets); }
 std::string detail::model_preset_names() { return detail::listed(kArchs); }

@@ -21,12 +21,15 @@ struct RunConfig {
   RunConfig() { model.vocab_size = 0, train.dtype = DType::f32; }
 };
 
-/// The run "shakespeare-cpu" or "demo"; an Error lists the names.
+/// The run "shakespeare-cpu", "demo", "gpt2-124m-llmc" or "gpt2-124m-track3" (gpt2_recipes.md); an Error lists the
+/// names.
 RunConfig run_preset(std::string_view name);
 /// Model "nano" (with the tokenizer's vocabulary), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt-small-10k",
 /// "gpt-medium-10k" (vocabulary 10 000), "cs336-2.7b" (Stanford CS336, assignment 2). An Error lists the names.
 GptConfig model_preset(std::string_view name);
 namespace detail {
+/// A model_preset(), or model and steps of a run_preset(), for plans and benchmarks: without data and order.
+RunConfig named_run(std::string_view name);
 /// Names for help texts: "a, b".
 std::string run_preset_names();
 std::string model_preset_names();
@@ -40,8 +43,9 @@ struct RunField {
 /// Assembles a run from settings by name; later ones win.
 class Settings {
  public:
-  /// min_lr is a tenth of each lr that is set, until it is set itself. A recorded base keeps its min_lr.
-  explicit Settings(const RunConfig& base = {}, bool recorded = false) : run_(base), follows_(!recorded) {}
+  /// min_lr is a tenth of each lr that is set, until it is set itself. A recorded base keeps its min_lr, others a 0.
+  explicit Settings(const RunConfig& base = {}, bool recorded = false)
+      : run_(base), follows_(!recorded && base.train.min_lr > 0) {}
   /// Sets one setting from a word: "3", "1e-3", "true", "gelu". Throws if either is unknown.
   void set(std::string_view name, std::string_view word);
   /// Reads the settings of a JSON object, flat or grouped like a model's config.json: {"model": {...}, "train": {...}}.

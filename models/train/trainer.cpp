@@ -20,8 +20,9 @@ BatchSource windows_of(const Model& model, const TokenData& data, const TrainCon
   TG_CHECK(model.context() > 0, value,
            "[train] the model has no context(), the number of tokens in a window. Add that member, or pass "
            "a BatchSource, such as token_batches().");
-  BatchSource source = token_batches(data.split(1 - config.val_fraction), config.batch,
-                                     config.window_in(model.context()), config.val_fraction > 0, config.order);
+  BatchSource source =
+      token_batches(data.split(1 - config.val_fraction), config.batch, config.window_in(model.context()),
+                    config.val_fraction > 0 || data.validation(), config.order, config.accumulate);
   if (model.vocab_size() > 0) data.check_vocabulary(model.vocab_size());
   return source;
 }
@@ -86,7 +87,9 @@ Trainer::Trainer(const Model& model, const Params& params, BatchSource data, con
                 .lr = config.lr,
                 .min_lr = config.min_lr,
                 .warmup = config.warmup,
-                .total = std::max(config.max_steps, config.warmup)},
+                .hold = config.hold,
+                .cooldown = config.cooldown,
+                .total = std::max(config.max_steps, config.warmup + config.hold)},
       step_(std::make_unique<TrainStep>(model_, params, config, comm_)) {
   step_->dropout = Rng{config.seed}.split(kDropoutStream);
   TG_CHECK(data_.next, value, "[train] the BatchSource has no next(). Training needs batches: set it.");

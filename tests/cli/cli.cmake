@@ -98,7 +98,7 @@ refused(1 "width is 32 in ${checkpoint}, and 99 is given. A resumed run keeps it
 refused(1 "seed is 7 in ${checkpoint}, and 8 is given" train --resume model --seed 8)
 refused(1 "linear is \"plain\" in ${checkpoint}, and \"switchback\" is given" train --resume model --linear switchback)
 refused(1 "beta1 is 0.9 in ${checkpoint}, and 0.5 is given" train --resume model --beta1 0.5)
-refused(1 "min_lr is 0.0001 and lr 1e-05. A cosine falls from lr to min_lr" train --resume model --lr 1e-5)
+refused(1 "min_lr is 0.0001 and lr 1e-05. The rate falls from lr to min_lr" train --resume model --lr 1e-5)
 file(COPY ${dir}/model/ DESTINATION ${dir}/slower)
 run(0 train --resume slower --config lr.json --warmup 1 --moments bf16 --max-steps 8 --quiet)
 expect(err "lr was 0.001 and is 0.5 from step 7 on" "warmup was 2 and is 1 from step 7 on"

@@ -169,7 +169,7 @@ refused(1 "both has no chat template."
 refused(1 "needs the token <|im_end|>, which the tokenizer of both lacks"
         finetune --model both --data chat.jsonl --chat-format chatml --max-steps 3 --warmup 1 --out never)
 refused(1 "--order random is given" ${tune} --data chat.jsonl --order random --out never)
-refused(1 "weights, documents, special and token-type are for texts and token files"
+refused(1 "weights, documents, special, token-type and val-data are for texts and token files"
         ${tune} --data chat.jsonl --weights 1 --out never)
 file(WRITE ${dir}/bad.jsonl "${lines}{\"prompt\": \"a\", \"chosen\": \"\", \"rejected\": \"b\"}\n")
 refused(1 "bad.jsonl:10" ${tune} --data bad.jsonl --objective dpo --out never)

@@ -295,10 +295,40 @@ TEST_CASE("data: in epochs each window comes once before any comes again, in ano
         std::vector<int32_t>{0, 1, 2, 3, 0, 1, 2, 3});
 }
 
+TEST_CASE("data: in sequential order a step takes adjacent windows of one file, and drops what is left of it") {
+  constexpr int64_t kContext = 4, kBatch = 2, kAccumulate = 3;  // a step: 24 tokens and 1
+  const TokenData all = counting(100), parts[] = {all.slice(0, 53), all.slice(53, 78), all.slice(78, 100).slice(0, 22)};
+  ShuffledBatches batches(TokenData::join(std::span(parts, 2)), kBatch, kContext, Rng{5}, SampleOrder::sequential,
+                          kAccumulate);
+  for (int round = 0; round < 2; ++round)
+    for (const int step : {0, 24, 53})  // 52 / 24 steps of the first file, one of the second
+      for (int i = 0; i < kAccumulate; ++i) {
+        const Batch b = batches.next();
+        for (int w = 0; w < kBatch; ++w)
+          for (int t = 0; t < kContext; ++t) {
+            const int32_t token = int32_t(step + (i * kBatch + w) * kContext + t);
+            CHECK(token_values(b.inputs)[size_t(w * kContext + t)] == token);
+            CHECK(token_values(b.targets)[size_t(w * kContext + t)] == token + 1);
+          }
+      }
+  CHECK_SAYS(ShuffledBatches(TokenData::join(parts), kBatch, kContext, {}, SampleOrder::sequential, kAccumulate),
+             "has 22 tokens, and in sequential order each needs those of a step, 6 x 4 + 1");
+}
+TEST_CASE("data: a validation part of its own is what split() returns, and belongs to the data's identity") {
+  const TokenData train = counting(50), val = counting(20).slice(7, 20), both = train.with_validation(val);
+  CHECK(both.split(0.5).train.size() == 50);
+  CHECK(both.split(0.5).val.size() == 13);
+  CHECK(!both.split(0.5).train.validation());
+  CHECK(!DataIdentity::of(both).same_tokens(DataIdentity::of(train)));
+  CHECK(!DataIdentity::of(both).same_tokens(DataIdentity::of(train.with_validation(val.slice(0, 12)))));
+  CHECK_SAYS(both.check_vocabulary(15), "token 15");
+  CHECK_SAYS(train.slice(0, 5).with_validation(val).check_vocabulary(15), "token 15");
+}
+
 TEST_CASE("data: the generator is the cursor of batches") {
   const TokenData d = counting(1000);
   const auto first = [&](Rng rng) { return token_values(ShuffledBatches(d, 4, 8, rng).next().inputs); };
-  for (const SampleOrder order : {SampleOrder::random, SampleOrder::epochs}) {
+  for (const SampleOrder order : {SampleOrder::random, SampleOrder::epochs, SampleOrder::sequential}) {
     ShuffledBatches one(d, 4, 8, Rng{3}, order), two(d, 4, 8, Rng{9}, order);
     one.next(), two.next();
     two.set_rng(one.rng());

@@ -264,8 +264,26 @@ TEST_CASE("schedule: cosine, with warm-up and without") {
   CHECK_SAYS(Schedule{.lr = -1}.at(0), "lr is -1");
   CHECK_SAYS((Schedule{.lr = 1, .min_lr = 2}.at(0)), "min_lr is 2 and lr 1");
   CHECK_SAYS(Schedule{.warmup = -1}.at(0), "warmup is -1");
-  CHECK_SAYS((Schedule{.warmup = 5, .total = 4}.at(0)), "total is 4 and warmup 5");
+  CHECK_SAYS((Schedule{.warmup = 5, .total = 4}.at(0)), "total is 4, warmup 5");
   CHECK_SAYS(s.at(-1), "step is -1");
+}
+TEST_CASE("schedule: a cosine that holds, and wsd, as llm.c and modded-nanogpt write them") {
+  const Schedule llmc{.lr = 6e-4, .warmup = 699, .hold = 1, .total = 18865};
+  const double progress = 7300. / (18865 - 700);
+  CHECK(llmc.at(0) == doctest::Approx(6e-4 / 700).epsilon(1e-14));
+  CHECK(llmc.at(699) == 6e-4);
+  CHECK(llmc.at(700) == 6e-4);
+  CHECK(llmc.at(8000) == doctest::Approx(3e-4 * (1 + std::cos(std::numbers::pi * progress))).epsilon(1e-13));
+  const Schedule wsd{.kind = ScheduleKind::wsd, .lr = 2, .min_lr = 1, .warmup = 2, .cooldown = 0.7, .total = 3250};
+  for (const int64_t i : {2, 974, 975}) CHECK(wsd.at(i) == 2);
+  CHECK(wsd.at(0) == doctest::Approx(2. / 3));
+  CHECK(wsd.at(2000) == doctest::Approx(1 + (1 - 2000 / 3250.) / 0.7));
+  CHECK(wsd.at(3249) > 1);
+  CHECK(wsd.at(3250) == 1);
+  CHECK(Schedule{.kind = ScheduleKind::wsd, .lr = 1, .cooldown = 1, .total = 0}.at(0) == 0);
+  CHECK_SAYS((Schedule{.kind = ScheduleKind::wsd, .cooldown = 0}.at(0)), "cooldown 0. They must be");
+  CHECK_SAYS((Schedule{.hold = -1}.at(0)), "hold is -1");
+  CHECK_SAYS((Schedule{.warmup = 3, .hold = 2, .total = 4}.at(0)), "total is 4, warmup 3 and hold 2");
 }
 TEST_CASE("global_norm of bf16: large, small, mixed and bad elements, in whole blocks and the rest") {
   const auto ones = [](double x, int64_t n) { return full({n}, x, DType::bf16); };

@@ -142,6 +142,8 @@ TEST_CASE("groups: the first that matches counts, and one without a parameter is
             "* stands for any characters. The parameters are a.weight, a.bias, b.bias.");
   CHECK_HAS(refused({{.pattern = "*"}, {.pattern = "*.bias"}}), "the group '*.bias' has no parameter");
   CHECK(refused({{.pattern = "a.bias"}, {.pattern = "*.bias"}}) == "no error");
+  CHECK_HAS(refused({{.pattern = "*", .lr_scale = 2, .lr = 1}}),
+            "[adamw] the group '*' has an lr of 1, and lr is 0.0003, its lr_scale 2. It needs lr above 0");
   CHECK_HAS(refused({{.pattern = "*", .lr_scale = -1}}), "[adamw] lr_scale of the group '*' is -1.");
   CHECK_HAS(refused({{.pattern = "*", .weight_decay = NAN}}), "[adamw] weight_decay of the group '*' is nan.");
   CHECK_HAS(refused({{.pattern = "*", .beta1 = 1}}), "[adamw] beta1 of the group '*' is 1. It must be in [0, 1).");
@@ -318,6 +320,36 @@ TEST_CASE("what Sgd and Muon refuse") {
   CHECK(opt.matrices() == std::vector<std::string>{"w"});
 }
 
+TEST_CASE("groups: an lr of its own is that of another optimiser, under Muon too") {
+  const Tensor start = random({4, 3}, 1), g = random({4, 3}, 2);
+  const auto moved = [&](const char* name, const auto& make) {
+    const std::vector<Parameter> p{{name, start.detach().contiguous().requires_grad_()},
+                                   {"w", (start + 0.0).requires_grad_()}};
+    const auto opt = make(p);
+    GradMap grads = backward(sum(p[0].tensor * g) + sum(p[1].tensor * g));
+    opt->step(grads), opt->set_lr(opt->lr() / 2), opt->step(grads);
+    return p[0].tensor;
+  };
+  const std::vector<ParameterGroup> groups{{.pattern = "*a*", .lr = 0.3}};
+  const AdamWConfig adam{.lr = 0.1};
+  const auto with = [](auto config, std::vector<ParameterGroup> own = {}) {
+    return [=](const std::vector<Parameter>& p) {
+      if constexpr (std::is_same_v<decltype(config), AdamWConfig>)
+        return std::make_unique<AdamW>(p, config, own);
+      else if constexpr (std::is_same_v<decltype(config), SgdConfig>)
+        return std::make_unique<Sgd>(p, config, own);
+      else
+        return std::make_unique<Muon>(p, config, own);
+    };
+  };
+  CHECK(distance(moved("a", with(adam, groups)), moved("a", with(AdamWConfig{.lr = 0.3}))) <= 1e-6);
+  CHECK(distance(moved("a", with(SgdConfig{.lr = 0.1}, groups)), moved("a", with(SgdConfig{.lr = 0.3}))) <= 1e-6);
+  const MuonConfig muon{.lr = 0.02, .ns_dtype = DType::f32, .others = {"a"}, .adamw = adam};
+  CHECK(distance(moved("a", with(muon, groups)), moved("a", with(AdamWConfig{.lr = 0.3}))) <= 1e-6);
+  const MuonConfig matrices{.lr = 0.02, .ns_dtype = DType::f32}, fast{.lr = 0.3, .ns_dtype = DType::f32};
+  CHECK(distance(moved("a", with(matrices, groups)), moved("a", with(fast))) <= 1e-6);
+}
+
 TEST_CASE("orthogonalize: singular values near 1 in the directions of x, at any scale, tall, wide and tiny") {
   for (const Shape& s : {Shape{20, 12}, Shape{12, 20}, Shape{16, 16}})
     for (const double scale : {1e-4, 1.0, 1e6}) {
@@ -334,6 +366,10 @@ TEST_CASE("orthogonalize: singular values near 1 in the directions of x, at any 
       const Tensor product = matmul(x, y, {.trans_a = true});
       CHECK(distance(product, transpose(product)) <= 1e-9);
     }
+  // The other coefficients make all singular values 1, if none is small.
+  const Tensor eye = tril(triu(ones({12, 12}, DType::f64))), x = eye + random<double>({12, 12}, 4) * 0.1;
+  const Tensor y = detail::orthogonalize(x, 12, DType::f64, {2, -1.5, 0.5});
+  CHECK(distance(matmul(y, y, {.trans_b = true}), eye) <= 1e-12);
   for (const DType d : {DType::bf16, DType::f32}) {
     CHECK(values(detail::orthogonalize(zeros({3, 2}), 5, d)) == std::vector<float>(6, 0));
     CHECK(detail::orthogonalize(zeros({0, 4}), 5, d).shape() == Shape{0, 4});

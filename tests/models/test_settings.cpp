@@ -47,9 +47,17 @@ TEST_CASE("settings: presets, files and words") {
   CHECK(shakespeare.model.vocab_size == 0);
   CHECK(shakespeare.train.max_steps == 2000);
   CHECK(model_preset("nano").width == 128);
-  CHECK_SAYS(run_preset("shakespeare"),
-             "there is no preset 'shakespeare'. Did you mean 'shakespeare-cpu'? The names are: shakespeare-cpu, demo");
+  CHECK_SAYS(
+      run_preset("shakespeare"),
+      "there is no preset 'shakespeare'. Did you mean 'shakespeare-cpu'? The names are: shakespeare-cpu, demo, gpt2");
   CHECK_SAYS(model_preset("nanoo"), "Did you mean 'nano'?");
+  for (const char* const name : {"gpt2-124m-llmc", "gpt2-124m-track3"}) {
+    Settings recipe(run_preset(name));
+    CHECK_SAYS(recipe.run(), "val_tokens is 10485761 and val_data ''. It must be 0, or from 2 up with val_data. Pass");
+    recipe.set("val_data", "val.bin"), recipe.set("lr", "1e-3");
+    CHECK(recipe.run().train.min_lr == 0);
+    CHECK(recipe.run().train.batch * recipe.run().train.accumulate * recipe.run().model.context == 524288);
+  }
 
   Settings settings;
   settings.read(R"({"width": 96, "train": {"lr": 3}, "tokenizer": "char"})", "f.json");
@@ -89,7 +97,7 @@ TEST_CASE("settings: presets, files and words") {
   CHECK(run_of({{"seed", "18446744073709551615"}}).train.seed == UINT64_MAX);
   CHECK_HAS(word("warmup", "9223372036854775807"), "warmup is 9223372036854775807. It must be at most 2^53");
   CHECK_HAS(word("schedule", "cosin"),
-            "[schedule] 'cosin' is not known. Did you mean 'cosine'? The names are constant, cosine.");
+            "[schedule] 'cosin' is not known. Did you mean 'cosine'? The names are constant, cosine, wsd.");
   CHECK_HAS(word("dtype", "f16"), "[dtype] 'f16' is not known. Did you mean 'bf16'? The names are f32, bf16.");
   CHECK_HAS(word("recompute", "blocks"),
             "[recompute] 'blocks' is not known. Did you mean 'block'? The names are none, cheap, block.");
@@ -175,10 +183,10 @@ TEST_CASE("settings: enums of a run go through words and JSON") {
 
 TEST_CASE("settings: one that has no effect is an Error that names what takes it away") {
   const auto words = [](const NamedWords& all) { return error_of([&] { run_of(all); }); };
-  CHECK_HAS(
-      words({{"schedule", "constant"}, {"min_lr", "0.0005"}}),
-      "min_lr is 0.0005 and schedule is \"constant\". min_lr has an effect with schedule cosine only. Leave min_lr "
-      "out, or change schedule.");
+  CHECK_HAS(words({{"schedule", "constant"}, {"min_lr", "0.0005"}}),
+            "min_lr is 0.0005 and schedule is \"constant\". min_lr has an effect with schedule cosine or wsd only. "
+            "Leave min_lr "
+            "out, or change schedule.");
   CHECK_HAS(words({{"rope_theta", "500"}}), "rope_theta is 500.0 and positions is \"learned\".");
   CHECK_HAS(words({{"rope_theta", "10000"}}), "rope_theta is 10000.0 and positions is \"learned\".");  // default
   CHECK_HAS(words({{"init_std", "0.5"}, {"init", "xavier"}}), "init_std is 0.5 and init is \"xavier\".");

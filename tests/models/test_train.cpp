@@ -127,7 +127,7 @@ TEST_CASE("train: what cannot be trained is an Error before the first step") {
     };
     CHECK_HAS(with([&](TrainConfig& c) { detail::visit_train_fields(c, change); }), fmt::format("{} is {}", name, x));
   }
-  CHECK_HAS(with([](TrainConfig& c) { c.min_lr = 1; }), "min_lr is 1 and lr 0.01. A cosine falls from lr to min_lr");
+  CHECK_HAS(with([](TrainConfig& c) { c.min_lr = 1; }), "min_lr is 1 and lr 0.01. The rate falls from lr to min_lr");
   CHECK_HAS(with([](TrainConfig& c) { c.schedule = ScheduleKind::constant, c.min_lr = -1; }), "min_lr is -1");
   CHECK_HAS(with([](TrainConfig& c) { c.schedule = ScheduleKind::constant, c.min_lr = NAN; }), "min_lr is nan");
   int64_t TrainConfig::*const counts[] = {&TrainConfig::batch,      &TrainConfig::accumulate,
