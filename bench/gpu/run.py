@@ -24,15 +24,15 @@ PLANNED = {  # seconds
     "smoke": 15,  # a test per foundation; it disables what fails
     "training": 15,  # losses on GPU and CPU, op by op and as a graph
     "big": 90,  # document 003's 2.7B step; a profile
-    "gpt2": 60,  # GPT-2 124M, 64 x 1024 tokens, against PyTorch
+    "gpt2": 75,  # GPT-2 124M, 64 x 1024 tokens, against PyTorch; steps of both presets
     "tests": 45,  # all test cases
     "timeit": 45,  # document 004's steps against PyTorch
     "variants": 55,  # the 2.7B step tuned, in 8 bits, with bf16 moments
     "finetune": 15,  # LoRA of rank 16 over the shape of Qwen3-0.6B
     "ops": 50,  # GEMMs, norms, attention, AdamW against PyTorch
-    "lora": 30,  # document 000
-    "switchback": 35,  # document 001
-    "fragmented": 30,  # document 002
+    "lora": 25,  # document 000
+    "switchback": 30,  # document 001
+    "fragmented": 25,  # document 002
     "sanitizer": 120,  # compute-sanitizer, in a second call
 }
 FIRST = list(PLANNED)[1:-1]
@@ -284,6 +284,9 @@ class Run:
         for row in report.get("rows", []):
             rate = lambda seconds: f"{batch / seconds:,.0f}" if seconds else "-"
             self.row("gpt2", f"tokens/s ours {rate(row['seconds'])}, torch {rate(row['torch_seconds'])}")
+        sizes = ["--layers", 1, "--context", 32, "--batch", 1] if self.small else []
+        for name in ("llmc", "track3"):
+            self.step("gpt2_" + name, "--arch", "gpt2-124m-" + name, "--accumulate", 1, *sizes)
 
     def tests(self):
         program, size = self.ours("tg_tests_cuda"), 15
