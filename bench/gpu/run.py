@@ -24,7 +24,7 @@ PLANNED = {  # seconds
     "smoke": 15,  # a test per foundation; it disables what fails
     "training": 15,  # losses on GPU and CPU, op by op and as a graph
     "big": 90,  # document 003's 2.7B step; a profile
-    "gpt2": 75,  # GPT-2 124M, 64 x 1024 tokens, against PyTorch; steps of both presets
+    "gpt2": 75,  # GPT-2 124M, 64 x 1024 tokens, against PyTorch; presets
     "tests": 45,  # all test cases
     "timeit": 45,  # document 004's steps against PyTorch
     "variants": 55,  # the 2.7B step tuned, in 8 bits, with bf16 moments

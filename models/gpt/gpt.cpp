@@ -1,6 +1,7 @@
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/bf16_copy.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -305,7 +306,8 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t 
   } else {
     x = with_head ? head_.forward(x, compute, o.rng, o.adapters) : x.to(compute);  // (B, T, V) or (B, T, C)
   }
-  if (with_head && config_.logit_cap > 0) x = op::unary<op::Isru>(x * (1 / config_.logit_cap)) * config_.logit_cap;
+  if (with_head && config_.logit_cap > 0)
+    x = op::unary<op::Isru>(widened(x) * (1 / config_.logit_cap)) * config_.logit_cap;
   if (one_row) x = reshape(x, {b, config_.classes});
   if (o.cache && !fixed) *o.cache = std::move(grown);
   if (o.cache) o.lengths ? o.cache->advance(o.lengths) : o.cache->advance(t);  // no effect on a growing cache
