@@ -77,10 +77,10 @@ struct Kind {
 };
 constexpr Kind kRun{"a run", "--resume,plot RUN"}, kModel{"a model", "--model,--base"},
     kAdapter{"an adapter", "--adapter"}, kTokenizer{"a tokenizer", "--tokenizer"}, kLog{"the log of a run", "plot RUN"},
-    kTokens{"a token file", "--data"}, kText{"a text", "--data,--in,--train,--prompts"},
+    kTokens{"a token file", "--data,--task"}, kText{"a text", "--data,--in,--train,--prompts,--task"},
     kWeights{"a file of weights", "inspect --model"}, kGguf{"a GGUF file", "--model,--base,--tokenizer"},
     kForeign{"a configuration of Hugging Face", ""},
-    kJson{"a JSON file", "--config,--data,--in,--train,--prompts,--machine,--tokenizer,--chat-format"};
+    kJson{"a JSON file", "--config,--data,--in,--train,--prompts,--machine,--tokenizer,--chat-format,--task"};
 std::vector<Kind> kinds_of(const std::string& path) {
   std::error_code none;
   std::vector<Kind> all;

@@ -168,7 +168,8 @@ std::string Progress::line(const StepRecord& r, int width) const {
   std::string fields[] = {
       fmt::format("{:>{}}/{}", r.step, std::to_string(steps_).size(), steps_),
       fmt::format("  loss {:.3f}", r.loss),
-      std::isnan(val_loss_) ? "" : fmt::format("  val {:.3f}", val_loss_),
+      (std::isnan(val_loss_) ? "" : fmt::format("  val {:.3f}", val_loss_)) +
+          (r.acc ? fmt::format("  acc {:.4f}", *r.acc) : ""),
       fmt::format("  lr {:.1e}", r.lr),
       rate < 1000 ? fmt::format("  {:.0f} tok/s", rate) : fmt::format("  {:.1f}k tok/s", rate / 1000),
       "  ETA " + duration(seconds / double(r.step - done_) * double(steps_ - r.step))};
@@ -188,12 +189,12 @@ void Progress::show(const StepRecord& r) {
   tokens_ += r.tokens_per_s * r.ms / 1000, seconds_ += r.ms / 1000;
   const auto now = Clock::now();
   const auto pause = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(3000);
-  if (now - shown_ < pause && !r.val_loss && r.step != steps_ && r.step != done_ + 1) return;
+  if (now - shown_ < pause && !r.val_loss && !r.acc && r.step != steps_ && r.step != done_ + 1) return;
   shown_ = now;
   if (terminal_) {
     put("\r\x1b[K" + line(r, terminal_width() - 1));
     open_ = true;
-    if (r.val_loss) end_line();  // keeps evaluations visible
+    if (r.val_loss || r.acc) end_line();  // keeps evaluations visible
   } else {
     put(line(r, 0) + "\n");
   }

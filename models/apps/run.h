@@ -12,9 +12,9 @@ namespace tg::apps {
 struct TrainOptions {
   std::string command, result;  // "train" and "model", or "finetune" and "adapter"
   std::vector<std::string> data;
-  std::string config_file, out, resume, device = "cpu", profile, machine, tensorboard;
+  std::string config_file, out, resume, device = "cpu", profile, machine, tensorboard, task;
   int64_t threads = 0;
-  std::optional<int64_t> sample_every;
+  std::optional<int64_t> sample_every, task_every;
   std::string progress;                // empty: default
   std::optional<double> comm_timeout;  // seconds
   std::optional<int64_t> global_batch;
@@ -28,12 +28,14 @@ struct ProgressOptions {
   int64_t sample_every = 0;
   bool quiet = false;
   std::string progress = "auto";
-  std::string tensorboard = "";  // absolute path; empty: none
+  std::string tensorboard = "", task = "";  // absolute paths; empty: none
+  int64_t task_every = 250;                 // and after the last step; 0: only there
   void validate() const;
   bool operator==(const ProgressOptions&) const = default;
 };
 template <class F> void visit_fields(ProgressOptions& p, F&& f) {
   f("sample_every", p.sample_every), f("quiet", p.quiet), f("progress", p.progress), f("tensorboard", p.tensorboard);
+  f("task", p.task), f("task_every", p.task_every);
 }
 
 // A run before its first step.

@@ -77,6 +77,12 @@ void add_train_options(Command& c, TrainOptions& o, const char* out, WantedSetti
            "seconds that a rank waits for the others before it ends the run; TG_COMM_TIMEOUT changes the default",
            o.comm_timeout, 600);
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every, 0);
+  c.option("--task", "FILE",
+           fmt::format("score the model on {}; acc and acc_norm, as eval --task defines them, go to the log and to "
+                       "TensorBoard; a resumed run keeps it; none: stop",
+                       kTaskFile),
+           o.task);
+  c.option("--task-every", "steps between scores of --task, and after the last step; 0: only there", o.task_every, 250);
   c.option("--progress", "bar, lines every few seconds, none, or auto, the default: a bar of one process on a terminal",
            o.progress, {std::begin(kProgress), std::end(kProgress)});
   c.option("--tensorboard", "DIR",
@@ -112,8 +118,8 @@ Device prepare(const TrainOptions& o) {
   (void)detail::runtime_of(Device::cpu()).describe(0);
   refuse(!o.machine.empty() && o.profile.empty(), "--machine is for the tables of --profile FILE");
   if (!o.machine.empty()) (void)device_roofline(o.machine);
-  TG_CHECK(o.sample_every.value_or(0) >= 0, value, "[{}] --sample-every is {}. It must be 0 or more.", o.command,
-           *o.sample_every);
+  for (const auto& [flag, n] : {std::pair("sample", o.sample_every), {"task", o.task_every}})
+    TG_CHECK(n.value_or(0) >= 0, value, "[{}] --{}-every is {}. It must be 0 or more.", o.command, flag, *n);
   return device;
 }
 

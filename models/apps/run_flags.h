@@ -1,6 +1,7 @@
 // Flags of settings and of training runs.
 #pragma once
 #include <tapegrad/models/apps/run.h>
+#include <tapegrad/models/apps/task.h>
 #include <tapegrad/models/io/model_dir.h>
 
 namespace tg::apps {

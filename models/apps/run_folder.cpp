@@ -23,9 +23,12 @@ bool is_near(const std::string& dir, const std::string& run) {
   return !rest.empty() && !rest.starts_with(home.parent_path().has_relative_path() ? "../.." : "..");
 }
 void ProgressOptions::validate() const {
-  TG_CHECK(sample_every >= 0 && (!quiet || sample_every == 0) && std::ranges::count(kProgress, progress), value,
-           "[watch] sample_every is {}, quiet {} and progress '{}'. They must be 0 or more, 0 if quiet, and one of {}.",
-           sample_every, quiet, progress, fmt::join(kProgress, ", "));
+  TG_CHECK(
+      sample_every >= 0 && task_every >= 0 && (!quiet || sample_every == 0) && std::ranges::count(kProgress, progress),
+      value,
+      "[watch] task_every is {}, sample_every {}, quiet {} and progress '{}'. They must be 0 or more, 0 if quiet, "
+      "and one of {}.",
+      task_every, sample_every, quiet, progress, fmt::join(kProgress, ", "));
 }
 ProgressOptions saved_progress(const std::string& folder, bool note) {
   const std::string path = watch_path(folder);

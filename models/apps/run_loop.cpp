@@ -6,6 +6,7 @@
 #include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/apps/run_folder.h>
 #include <tapegrad/models/apps/run_loop.h>
+#include <tapegrad/models/apps/task.h>
 #include <tapegrad/models/model/dpo.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/tools/memory_plan.h>
@@ -76,16 +77,19 @@ std::string recovery_hint(const TrainOptions& o, const RunSetup& s, const Error&
                      checkpoint_path(s.out), saved, o.command, s.out, rate, diverged ? " with a lower rate" : "");
 }
 
-void show_sample(const RunSetup& s, const TrainedModel& what, int64_t step, Progress& progress, RunFiles& files) {
+// Split weights cannot generate.
+Gpt whole_model(const RunSetup& s, const TrainedModel& what) {
+  if (!s.run.train.split_weights) return what.model;
   const Params whole(what.params.device());
-  const bool split = s.run.train.split_weights;
-  if (split) whole.load(what.params.state());
+  whole.load(what.params.state());
+  return Gpt(whole, s.run.model);
+}
+void show_sample(const RunSetup& s, const TrainedModel& what, int64_t step, Progress& progress, RunFiles& files) {
   const WorkScope apart;                   // not in the profile
   const std::vector<int64_t> start = {0};  // any token
   const int64_t ids = s.data.tokenizer->vocab_size();
-  const std::string text =
-      s.data.tokenizer->decode(generate(split ? Gpt(whole, s.run.model) : what.model, start, /*count=*/200,
-                                        {.temperature = 0.8, .vocabulary = ids, .seed = s.run.train.seed}));
+  const std::string text = s.data.tokenizer->decode(generate(
+      whole_model(s, what), start, /*count=*/200, {.temperature = 0.8, .vocabulary = ids, .seed = s.run.train.seed}));
   progress.print(fmt::format("--- step {}\n{}\n---", step, shown_text(text)));
   files.write_sample(step, text);
 }
@@ -113,7 +117,18 @@ int end_run(const TrainOptions& o, const RunSetup& s, const TrainedModel& what, 
   return 0;
 }
 
-int run_steps(const TrainOptions& o, const RunSetup& s, const TrainedModel& what, Trainer& trainer, RunFiles& files) {
+// Sets the record's scores; a signal leaves them out.
+void score(const Task& task, const RunSetup& s, const TrainedModel& what, StepRecord& r) {
+  const WorkScope apart;
+  const MatmulPrecisionScope precision(s.run.train.matmul_precision);
+  const auto found = score_task(task, whole_model(s, what), s.run.train.batch, s.run.train.dtype,
+                                *Communicator::world(), [](int64_t, int64_t) { return agreed_signal() == 0; });
+  if (!found) return print_note("the scores of step {} are left out: a signal came", r.step);
+  r.acc = found->acc, r.acc_norm = found->acc_norm;
+}
+
+int run_steps(const TrainOptions& o, const RunSetup& s, const TrainedModel& what, Trainer& trainer, RunFiles& files,
+              const std::optional<Task>& task) {
   const TrainConfig& t = s.run.train;
   Progress progress(t.max_steps, trainer.steps(), s.progress.progress, s.progress.quiet || !is_main_rank());
   const Interrupt interrupt;
@@ -124,8 +139,10 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainedModel& what
   bool learns = true;
   while (!trainer.done() && !agreed_signal()) {
     if (profile) profile->before_step();
-    const std::optional<StepRecord> r = trainer.step([] { return agreed_signal() != 0; });
+    std::optional<StepRecord> r = trainer.step([] { return agreed_signal() != 0; });
     if (!r) break;  // signal in the validation
+    if (task && (trainer.done() || (s.progress.task_every > 0 && r->step % s.progress.task_every == 0)))
+      score(*task, s, what, *r);
     files.write(*r);
     progress.show(*r);
     if (std::exchange(learns, r->grad_norm > 0) && !learns)
@@ -157,6 +174,11 @@ int train(const TrainOptions& o, RunSetup& s, const TrainedModel& what, int64_t 
                          {"data", fmt::format("{} tokens (hash {:016x})", c.data.tokens, c.data.hash)},
                          {"steps done", fmt::format("{}", c.state.step)},
                          {"kernels", c.kernels}});
+  std::optional<Task> task;
+  refuse(o.task_every && s.progress.task.empty(), "--task-every is for --task FILE; omit it");
+  if (!s.progress.task.empty())
+    task = read_task({o.command, s.out, s.run.model.vocab_size, s.data.tokenizer.get()}, s.progress.task,
+                     s.run.model.context);
   const bool dpo = s.run.data.objective == Objective::dpo;
   const Model model = dpo ? Model(DpoModel(what.model, s.run.data.beta)) : Model(what.model);
   Trainer trainer =
@@ -178,7 +200,7 @@ int train(const TrainOptions& o, RunSetup& s, const TrainedModel& what, int64_t 
                log_path(s.out), files.log()->missing(), trainer.steps() + 1,
                detail::counted(files.log()->unreadable(), "line"));
   try {
-    return run_steps(o, s, what, trainer, files);
+    return run_steps(o, s, what, trainer, files, task);
   } catch (const Error& e) {
     const std::string path = checkpoint_path(s.out);
     std::error_code none;

@@ -53,6 +53,8 @@ ProgressOptions progress_of(const TrainOptions& o, ProgressOptions p) {
   if (o.sample_every && *o.sample_every > 0) p.quiet = false;
   if (!o.progress.empty()) p.progress = o.progress;
   if (!o.tensorboard.empty()) p.tensorboard = o.tensorboard == "none" ? "" : detail::absolute_path(o.tensorboard);
+  if (!o.task.empty()) p.task = o.task == "none" ? "" : detail::absolute_path(o.task);
+  if (o.task_every) p.task_every = *o.task_every;
   if (o.quiet) p.quiet = true, p.sample_every = 0;
   return p;
 }

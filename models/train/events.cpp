@@ -97,6 +97,7 @@ void EventFile::write(const StepRecord& r) {
   scalar("loss/train", r.loss), scalar("lr", r.lr), scalar("grad_norm", r.grad_norm);
   scalar("tokens_per_s", r.tokens_per_s), scalar("memory/peak_bytes", double(r.peak_bytes));
   if (r.val_loss) scalar("loss/val", *r.val_loss), scalar("perplexity/val", std::exp(*r.val_loss));
+  if (r.acc) scalar("task/acc", *r.acc), scalar("task/acc_norm", *r.acc_norm);
   add(r.step, wire_field(5, values));
 }
 void EventFile::write_text(std::string_view tag, int64_t step, const std::string& text) {

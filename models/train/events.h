@@ -25,7 +25,7 @@ class EventFile {
   EventFile& operator=(const EventFile&) = delete;
 
   /// Adds loss/train, lr, grad_norm, tokens_per_s, memory/peak_bytes and, after a validation, loss/val and
-  /// perplexity/val. Values become f32. Errors: kind io, also for a removed file.
+  /// perplexity/val, after a task task/acc and task/acc_norm. All become f32. Errors: kind io, also for a removed file.
   void write(const StepRecord&);
   /// Adds a text, shown in a fixed-width font. Bytes that are not UTF-8 become U+FFFD.
   void write_text(std::string_view tag, int64_t step, const std::string& text);

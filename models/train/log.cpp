@@ -48,8 +48,9 @@ Lines lines_of(const std::string& path, int64_t step) {
 
 std::string to_json(const StepRecord& r) {
   return fmt::format(
-      R"({{"step":{},"loss":{},{}"grad_norm":{},"lr":{},"ms":{:.3f},"tokens_per_s":{:.1f},"peak_bytes":{}}})", r.step,
+      R"({{"step":{},"loss":{},{}{}"grad_norm":{},"lr":{},"ms":{:.3f},"tokens_per_s":{:.1f},"peak_bytes":{}}})", r.step,
       json_number(r.loss), r.val_loss ? fmt::format("\"val_loss\":{},", json_number(*r.val_loss)) : "",
+      r.acc ? fmt::format(R"("acc":{},"acc_norm":{},)", json_number(*r.acc), json_number(*r.acc_norm)) : "",
       json_number(r.grad_norm), json_number(r.lr), r.ms, r.tokens_per_s, r.peak_bytes);
 }
 

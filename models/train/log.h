@@ -19,7 +19,8 @@ struct StepRecord {
   double lr = 0;
   double ms = 0;  ///< step milliseconds, without validation
   double tokens_per_s = 0;
-  int64_t peak_bytes = 0;  ///< peak bytes of the device's tensors in this process
+  int64_t peak_bytes = 0;                         ///< peak bytes of the device's tensors in this process
+  std::optional<double> acc = {}, acc_norm = {};  ///< scores of a task, which Trainer does not set
 };
 /// One line of the log, without its newline. Non-finite numbers are null.
 std::string to_json(const StepRecord&);

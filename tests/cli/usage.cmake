@@ -173,7 +173,7 @@ foreach(name train finetune export generate tokenizer tokenize inspect plot)
           "takes .*(Pass|Other commands take it as) ((inspect )?--[a-z]+|plot RUN|the folder)")
       else()  # a path that the flag takes
         fail_if("${what} is not refused" NOT "${flag} ${what}" MATCHES "(model|base) a model|adapter an ad|resume .*run\
-|RUN .*(run|text|token|JSON|GGUF|Hugging|weights)|(data|in|train|prompts) a (text|JSON)|data a token f\
+|RUN .*(run|text|token|JSON|GGUF|Hugging|weights)|(data|in|train|prompts|task) a (text|JSON)|(data|task) a token f\
 |tokenizer a (tok|JSON)|(config|machine) a JSON\
 |model a file|(resume|RUN|tokenizer) a model|(model|base|tokenizer) a GGUF")
       endif()

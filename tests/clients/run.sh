@@ -41,6 +41,7 @@ for version in 5.23.0 4.57.6; do
   venv "transformers-$version" torch==2.15.0 "transformers==$version" "peft==$peft" -r tests/clients/requirements-ci.txt
   "$out/transformers-$version/bin/python" tests/clients/hf.py --tapegrad $bin/tapegrad \
     --tokenizer $out/vocabularies/gpt2/tokenizer.json
+  "$out/transformers-$version/bin/python" tests/clients/hellaswag.py --tapegrad $bin/tapegrad
   "$out/transformers-$version/bin/python" tests/clients/trainer.py --tapegrad $bin/tapegrad --auto
   "$out/transformers-$version/bin/python" tests/clients/adapters.py --tapegrad $bin/tapegrad
   "$out/transformers-$version/bin/python" tests/clients/demonstration.py --tapegrad $bin/tapegrad
