@@ -2,6 +2,7 @@
 #include <tapegrad/tools.h>
 
 #include "dist/rank_values.h"
+#include "support/effort.h"
 #include "support/small_run.h"
 
 using namespace tg;
@@ -38,9 +39,9 @@ template <class T> void share(std::vector<T>& v) {
   world()->broadcast(v.data(), v.size() * sizeof(T), 0);
 }
 // Rank 0 computes while the others wait: they share its processors.
-Trained trained_alone(const TrainConfig& c, Device device = {}) {
+Trained trained_alone(const TrainConfig& c, Device device = {}, const GptConfig& g = tiny_model()) {
   Trained t;
-  if (world()->rank() == 0) t = trained(c, Communicator::self(), device);
+  if (world()->rank() == 0) t = trained(c, Communicator::self(), device, g);
   share(t.numbers);
   t.parameters.resize(size_t(world()->max(int64_t(t.parameters.size()))));
   for (std::vector<std::byte>& p : t.parameters) share(p);
@@ -67,6 +68,19 @@ TEST_CASE("a micro-batch for each rank: parameters, moments, losses and norms of
         c.seed = 2;
         CHECK(!(trained(c, world()) == one));
       }
+}
+
+TEST_CASE("drawn models, a micro-batch for each rank: the bits of one process") {
+  for (int64_t i = 0; i < 10 * test_effort(); ++i) {
+    Draw draw{Rng{uint64_t(i)}};
+    GptConfig g = some_gpt(draw);
+    g.vocab_size = 256, g.context = draw(2, 150), g.dropout = draw.chance(2) ? 0.1 : 0;
+    TrainConfig c = config(world()->size());
+    c.max_steps = 3, c.batch = draw(1, 4), c.compile = draw.chance(2), c.val_fraction = 0, c.eval_every = 0;
+    if (draw.chance(2)) c.dtype = DType::bf16;
+    CAPTURE_ALL(i, c.compile, g.dropout);
+    CHECK(trained(c, world(), {}, g) == trained_alone(c, {}, g));
+  }
 }
 
 TEST_CASE("examples, and pairs of preferences: the bits of one process") {

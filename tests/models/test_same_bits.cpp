@@ -14,24 +14,10 @@
 using namespace tg;
 namespace {
 using Ids = std::vector<int64_t>;
-struct Draw {
-  Rng rng;
-  int64_t operator()(int64_t least, int64_t most) { return least + int64_t(rng.below(uint64_t(most - least + 1))); }
-  bool chance(int64_t of) { return (*this)(1, of) == 1; }
-  Ids text(int64_t n, int64_t vocab) {
-    Ids r;
-    for (int64_t i = 0; i < n; ++i) r.push_back((*this)(0, vocab - 1));
-    return r;
-  }
-};
-GptConfig some_gpt(Draw& draw) {
-  GptConfig c{.vocab_size = draw(11, 300), .context = 300, .layers = draw(1, 2), .width = 8 * draw(2, 9)};
-  c.kv_heads = draw(1, 2), c.heads = c.kv_heads * draw(1, 5), c.head_dim = 2 * draw(2, 32), c.ff_width = draw(9, 90);
-  c.bias = draw.chance(2), c.tied_head = draw.chance(2), c.qk_norm = draw.chance(3), c.init_std = 0.2;
-  if (draw.chance(2)) c.positions = Positions::rope;
-  if (draw.chance(2)) c.norm = NormKind::rms_norm;
-  if (draw.chance(2)) c.activation = Activation::swiglu;
-  return c;
+Ids text(Draw& draw, int64_t n, int64_t vocab) {
+  Ids r;
+  for (int64_t i = 0; i < n; ++i) r.push_back(draw(0, vocab - 1));
+  return r;
 }
 // Counts rows of logits that differ in a bit, and log-probabilities that differ from the loss.
 struct Differences {
@@ -84,14 +70,14 @@ std::string served(uint64_t seed) {
     fill(lora.emplace(
              apply_lora(model, params, {.rank = draw(1, std::min<int64_t>(16, config.head_dim * config.heads))})),
          0.3);
-  const ThreadsScope threads(int(draw(1, 2)));
+  const ThreadsScope threads(std::array{1, 2, 3, 5}[size_t(draw(0, 3))]);
   std::optional<LazyScope> lazy;
   if (draw.chance(4)) lazy.emplace();
   const int64_t batch = draw.chance(4) ? draw(2, 17) : draw(1, 3), cut = draw.chance(3) ? draw(1, 4) : draw(1, 260);
   const int64_t count = draw(1, std::min<int64_t>(batch > 3 ? 4 : 12, 300 - cut));
   const GenerateOptions how{.use_cache = draw.chance(3) ? false : true, .compile = draw.chance(2)};
   std::vector<Ids> prompts;
-  for (int64_t i = 0; i < batch; ++i) prompts.push_back(draw.text(i ? draw(1, cut) : cut, config.vocab_size));
+  for (int64_t i = 0; i < batch; ++i) prompts.push_back(text(draw, i ? draw(1, cut) : cut, config.vocab_size));
   std::vector<std::vector<Tensor>> rows(prompts.size());
   GenerateOptions kept = how;
   kept.on_logits = [&](int64_t row, int64_t, const Tensor& logits) { rows[size_t(row)].push_back(logits); };
