@@ -154,13 +154,12 @@ void weigh_vectors(const C* s, MatView<T> values, int64_t n, const C* factor, bo
       store_vector(to, add ? sum[r][k] + load_vector(to) * factor[r] : sum[r][k]);
     }
 }
-template <int R, class C, class T>
+template <int R, int N = R == 1 ? 8 : kVectorBytes / 4 / R, class C, class T>
 void weigh(const C* s, MatView<T> values, int64_t n, int64_t hs, const C* factor, bool add, C* y, int64_t ld) {
   constexpr int64_t L = kVector<C>;
-  constexpr int kMost = R == 1 ? 8 : R == 2 ? 4 : 2;
   int64_t i = 0;
-  for (; i + kMost * L <= hs; i += kMost * L) weigh_vectors<R, kMost>(s, values.at(0, i), n, factor, add, y + i, ld);
-  for (; i + L <= hs; i += L) weigh_vectors<R, 1>(s, values.at(0, i), n, factor, add, y + i, ld);
+  for (; i + N * L <= hs; i += N * L) weigh_vectors<R, N>(s, values.at(0, i), n, factor, add, y + i, ld);
+  if constexpr (N > 1) return weigh<R, N / 2>(s, values.at(0, i), n, hs - i, factor, add, y + i, ld);
   for (; i < hs; ++i)
     for (int r = 0; r < R; ++r) {
       C sum = 0, &to = y[r * ld + i];
