@@ -1,5 +1,6 @@
 // Level's width; SSE2 on the baseline.
 #pragma once
+#include <tapegrad/core/math.h>
 #include <tapegrad/cpu/simd/isa.h>
 #if TG_ISA_LEVEL >= 3
 #include <immintrin.h>
@@ -40,13 +41,8 @@ inline Vector<double> fma(Vector<double> a, Vector<double> b, Vector<double> c) 
 inline Vector<float> fma(Vector<float> a, Vector<float> b, Vector<float> c) { return a * b + c; }
 inline Vector<double> fma(Vector<double> a, Vector<double> b, Vector<double> c) { return a * b + c; }
 #endif
-#ifdef __FMA__
-inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-inline double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-#else
-inline float fma(float a, float b, float c) { return a * b + c; }
-inline double fma(double a, double b, double c) { return a * b + c; }
-#endif
+inline float fma(float a, float b, float c) { return math::detail::mad<false>(a, b, c); }
+inline double fma(double a, double b, double c) { return math::detail::mad(a, b, c); }
 template <class C> constexpr int64_t whole_vectors(int64_t n) { return (n + kVector<C> - 1) / kVector<C> * kVector<C>; }
 
 }  // namespace tg::cpu::TG_ISA_NS
