@@ -40,6 +40,9 @@ inline GptConfig some_gpt(Draw& draw) {
   if (draw.chance(2)) c.positions = Positions::rope;
   if (draw.chance(2)) c.norm = NormKind::rms_norm;
   if (draw.chance(2)) c.activation = Activation::swiglu;
+  if (draw.chance(4)) c.activation = Activation::relu2, c.logit_cap = 15, c.embedding_norm = true;
+  if (draw.chance(4)) c.qk_norm_affine = false, c.attn_scale = 0.12, c.rope_scaling.fraction = 0.5;
+  if (c.positions == Positions::learned) c.rope_scaling = {};
   return c;
 }
 
