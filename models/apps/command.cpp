@@ -75,7 +75,7 @@ std::string with_article(const std::string& kind) { return (kind.starts_with("I"
 struct Kind {
   const char *what, *flags;
 };
-constexpr Kind kRun{"a run", "--resume,plot RUN"}, kModel{"a model", "--model,--base"},
+constexpr Kind kRun{"a run", "--resume,plot RUN,reproduce RUN"}, kModel{"a model", "--model,--base"},
     kAdapter{"an adapter", "--adapter"}, kTokenizer{"a tokenizer", "--tokenizer"}, kLog{"the log of a run", "plot RUN"},
     kTokens{"a token file", "--data,--task"}, kText{"a text", "--data,--in,--train,--prompts,--task"},
     kWeights{"a file of weights", "inspect --model"}, kGguf{"a GGUF file", "--model,--base,--tokenizer"},
@@ -216,6 +216,7 @@ constexpr std::pair<const char*, const char*> kExamples[] = {
     {"compare --model run", "bench/compare_backends.md"},
     {"tokenizer --train input.txt --vocab 300 --out bpe", "models/tokenizers/tokenizers.md"},
     {"tokenize --tokenizer bpe --in input.txt --out input.npy", "models/data/README.md"},
+    {"reproduce run", "models/train_a_gpt.md"},
     {"plot run --out run.html", "models/train_a_gpt.md"}};
 void group_flags(CLI::App& app) {
   int common = 0;
@@ -415,7 +416,7 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subco
                  "tapegrad");
     const auto version = [] {
       const std::string devices = Communicator::device_engine();
-      return fmt::format("tapegrad {} ({}{}{}, bf16 by {})", TG_VERSION, Communicator::engine(),
+      return fmt::format("tapegrad {} ({}{}{}, bf16 by {})", program_version(), Communicator::engine(),
                          devices.empty() ? "" : ", ", devices, detail::runtime_of(Device::cpu()).bf16_method());
     };
     refuse_values(

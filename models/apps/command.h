@@ -87,6 +87,9 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>&, std:
                      std::function<void(int)> after);
 int run_program(int argc, char** argv, const Subcommand& program);
 
+// "0.1.0 3f6719ba": version and git commit; "+" after it: changed files; no commit: built without git.
+std::string program_version();
+
 Subcommand tokenizer_command();
 Subcommand tokenize_command();
 Subcommand train_command();
@@ -98,6 +101,7 @@ Subcommand eval_command();
 Subcommand inspect_command();
 Subcommand compare_command();
 Subcommand plot_command();
+Subcommand reproduce_command();
 Subcommand selftest_command();
 
 }  // namespace tg::apps

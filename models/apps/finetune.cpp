@@ -103,6 +103,7 @@ RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base)
     }
     return d;
   });
+  if (!o.adapter.empty()) s.checkpoint.init = detail::absolute_path(o.adapter);
   s.checkpoint.finetuning = {detail::absolute_path(o.model), base->weights, lora, dtype, blocks == Blocks::nf4};
   return s;
 }
@@ -120,6 +121,8 @@ RunSetup resumed_setup(const FinetuneOptions& o, Device device, std::optional<Ba
            "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. "
            "A run can only resume over the same weights. Restore them, or pass their folder with --model.",
            folder, path, base->weights, began.weights);
+  if (opened.checkpoint.state.tensors.empty() && !opened.checkpoint.init.empty())
+    base->lora = adapted(opened.checkpoint.init, base->loaded, folder);
   // Skips unknown characters by default: the tokens must be those of the first start.
   return resumed_run(o, std::move(opened), [&](const auto& files, RunConfig& run) {
     if (detail::path_exists(o.resume + "/chat_template.jinja")) run.data.chat_format.clear();
@@ -139,6 +142,7 @@ int run(FinetuneOptions& o) {
   return run_training(o, s, device, [&]() -> TrainedModel {
     Lora lora =
         base.lora ? *base.lora : apply_lora(base.loaded.model, base.loaded.params, s.checkpoint.finetuning->lora);
+    if (base.lora) check_init(o, s.checkpoint, lora.params());
     const int64_t trained = lora.params().numel();
     const bool referred =
         std::ranges::any_of(s.checkpoint.state.tensors, [](const auto& t) { return t.first.ends_with("_reference"); });
@@ -219,6 +223,12 @@ void declare(Command& c, MergeOptions& o) {
 
 }  // namespace
 
+int resume_finetuning(const TrainOptions& resumed, const std::string& model) {
+  FinetuneOptions o;
+  static_cast<TrainOptions&>(o) = resumed;
+  o.model = model;
+  return run(o);
+}
 Subcommand finetune_command() {
   return subcommand<FinetuneOptions>("finetune", "train a LoRA adapter over a trained model", run, declare);
 }

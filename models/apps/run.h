@@ -20,6 +20,7 @@ struct TrainOptions {
   std::optional<int64_t> global_batch;
   bool quiet = false, ignore_memory = false, overwrite = false, no_save = false;
   SettingFlags settings;
+  std::function<bool(const StepRecord&)> go_on = {};  // `reproduce`: takes each record; false ends the run
 };
 
 inline constexpr std::string_view kProgress[] = {"auto", "bar", "lines", "none"};
@@ -37,6 +38,13 @@ template <class F> void visit_fields(ProgressOptions& p, F&& f) {
   f("sample_every", p.sample_every), f("quiet", p.quiet), f("progress", p.progress), f("tensorboard", p.tensorboard);
   f("task", p.task), f("task_every", p.task_every);
 }
+
+// Not in the checkpoint, whose bytes are equal on any number of ranks with one micro-batch each. 0: unknown.
+struct RunMachine {
+  int64_t threads = 0, ranks = 0;
+  void validate() const {}
+};
+template <class F> void visit_fields(RunMachine& m, F&& f) { f("threads", m.threads), f("ranks", m.ranks); }
 
 // A run before its first step.
 struct RunSetup {
@@ -58,5 +66,10 @@ struct TrainedModel {
   std::string hint;                // example command
   std::string note = "";
 };
+
+// Continues the run in options.resume, from the start if its checkpoint has no tensors. `model`: where its --model
+// is now, or "".
+int resume_training(const TrainOptions&, const std::string& model);
+int resume_finetuning(const TrainOptions&, const std::string& model);
 
 }  // namespace tg::apps

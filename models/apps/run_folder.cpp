@@ -13,6 +13,7 @@ namespace tg::apps {
 namespace {
 namespace fs = std::filesystem;
 std::string watch_path(const std::string& folder) { return folder + "/.watch"; }
+std::string machine_path(const std::string& folder) { return folder + "/.machine"; }
 fs::path home_of(const std::string& run) { return fs::path(detail::absolute_path(run + "/.")).parent_path(); }
 }  // namespace
 
@@ -42,6 +43,11 @@ ProgressOptions saved_progress(const std::string& folder, bool note) {
     if (note) print_note("{}: {} Progress, samples and event files are as by default.", path, e.what());
     return {};
   }
+}
+RunMachine machine_of(const std::string& folder) try {
+  return detail::config_from_json<RunMachine>(MappedFile(machine_path(folder)).text());
+} catch (const Error&) {
+  return {};
 }
 RunConfig run_in(const Checkpoint& c, const std::string& path) {
   return detail::run_config_from_json(c.config, fmt::format("'config' of {}", path));
@@ -101,7 +107,7 @@ static void check_run(const TrainOptions& o, const std::string& out, const std::
 void check_overwritten(const TrainOptions& o, const std::string& out, const std::vector<std::string>& files) {
   const std::string path = checkpoint_path(out);
   const bool begun = detail::path_exists(path);
-  std::vector<std::string> own = {"log.jsonl", "checkpoint.safetensors", ".watch"},
+  std::vector<std::string> own = {"log.jsonl", "checkpoint.safetensors", ".watch", ".machine"},
                            names = {"model.safetensors", "config.json", "adapter_config.json"};
   names.insert(names.end(), files.begin(), files.end());
   if (o.no_save) own.resize(1), names.resize(3);
@@ -157,7 +163,8 @@ bool RunFiles::is_whole() const {
 StepLog RunFiles::open(int64_t done) {
   const std::string path = log_path(start_.out), watch = watch_path(start_.out);
   for (const std::string& name : what_.files) detail::remove_leftovers(start_.out + "/" + name);
-  for (const std::string& name : {checkpoint_path(start_.out), path, watch}) detail::remove_leftovers(name);
+  const std::string machine = machine_path(start_.out);
+  for (const std::string& name : {checkpoint_path(start_.out), path, watch, machine}) detail::remove_leftovers(name);
   if (saves_ && !start_.resumed) check_free(command_of(start_.checkpoint), start_.out, "run", what_.files, true);
   if (!start_.resumed) save_checkpoint_only();  // Makes the run resumable; finds a full disk early.
   if (ProgressOptions p = start_.progress; saves_ && (p == ProgressOptions() || p != saved_progress(start_.out))) {
@@ -165,6 +172,8 @@ StepLog RunFiles::open(int64_t done) {
       p.tensorboard = fs::path(p.tensorboard).lexically_relative(home_of(start_.out)).string();
     p == ProgressOptions() ? detail::remove_file(watch) : detail::write_file_atomically(watch, to_json(p) + "\n");
   }
+  if (saves_ && !trainer_.done())
+    detail::write_file_atomically(machine, to_json(RunMachine{num_threads(), Communicator::world()->size()}) + "\n");
   if (start_.resumed) return StepLog::resume(path, done);
   StepLog log(path);
   // Files of the overwritten run.

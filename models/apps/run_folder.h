@@ -12,6 +12,7 @@ bool is_near(const std::string& dir, const std::string& run);
 inline std::string log_path(const std::string& folder) { return folder + "/log.jsonl"; }
 // The default if missing or damaged (`note` tells).
 ProgressOptions saved_progress(const std::string& folder, bool note = false);
+RunMachine machine_of(const std::string& folder);  // unknown if missing or damaged
 RunConfig run_in(const Checkpoint&, const std::string& path);
 const char* command_of(const Checkpoint&);
 // Backend, instruction set, bf16 matmul method: they decide rounding.

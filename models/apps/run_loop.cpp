@@ -103,7 +103,8 @@ int end_run(const TrainOptions& o, const RunSetup& s, const TrainedModel& what, 
   if (const int signal = agreed_signal(); signal && !trainer.done()) {
     progress.print("");
     print_note("stopped after step {} of {}; {}", trainer.steps(), s.run.train.max_steps,
-               o.no_save ? "nothing was saved" : fmt::format("`tapegrad {} --resume {}` resumes it", o.command, s.out));
+               o.no_save || o.go_on ? "nothing was saved"
+                                    : fmt::format("`tapegrad {} --resume {}` resumes it", o.command, s.out));
     return 128 + signal;
   }
   std::string names;
@@ -149,6 +150,7 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainedModel& what
       print_note("the gradient's norm of step {} is 0: nothing is learned. Check init_std and norm_eps", r->step);
     if (profile) profile->after_step(progress);
     if (t.saves_after(r->step)) files.save();
+    if (o.go_on && !o.go_on(*r)) break;
     if (s.progress.sample_every > 0 && is_main_rank() && r->step % s.progress.sample_every == 0)
       show_sample(s, what, r->step, progress, files);
   }
@@ -184,10 +186,10 @@ int train(const TrainOptions& o, RunSetup& s, const TrainedModel& what, int64_t 
   Trainer trainer =
       s.data.examples ? Trainer(model, what.params, batches_of(*s.data.examples, s), s.run.train, Communicator::world())
                       : Trainer(model, what.params, s.data.tokens, s.run.train, Communicator::world());
-  if (s.resumed) {
+  if (!c.state.tensors.empty()) {
     trainer.load_state(c.state);
     c.state.tensors.clear();  // the trainer has them
-  } else if (is_main_rank()) {
+  } else if (!s.resumed && is_main_rank()) {
     detail::make_folder(s.out);
     s.lock = lock_folder(o, s.out);
     check_overwritten(o, s.out, what.files);
@@ -204,7 +206,7 @@ int train(const TrainOptions& o, RunSetup& s, const TrainedModel& what, int64_t 
   } catch (const Error& e) {
     const std::string path = checkpoint_path(s.out);
     std::error_code none;
-    if (!std::filesystem::is_regular_file(path, none)) throw;
+    if (o.go_on || !std::filesystem::is_regular_file(path, none)) throw;
     throw Error(e.kind(), fmt::format("{}\n{}", e.what(), recovery_hint(o, s, e, trainer.steps(), files.saved_step())),
                 e.scoped());
   }

@@ -3,6 +3,7 @@
 #include <tapegrad/models/apps/run_flags.h>
 #include <tapegrad/models/apps/run_folder.h>
 #include <tapegrad/models/apps/run_resume.h>
+#include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/tokenizers/bpe.h>
 
 #include <algorithm>
@@ -87,6 +88,7 @@ RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
   if (s.data.tokenizer) s.checkpoint.tokenizer = s.data.tokenizer->to_json();
   s.checkpoint.data = identity_of_data(s.data, o.data);
   s.checkpoint.kernels = kernels_of(Device::parse(o.device), s.run.train);
+  s.checkpoint.program = program_version();
   return s;
 }
 
@@ -103,6 +105,14 @@ RunSetup open_checkpoint(const TrainOptions& o) {
   return s;
 }
 
+void check_init(const TrainOptions& o, Checkpoint& c, const Params& weights) {
+  const std::string hash = weights_hash(weights);
+  TG_CHECK(c.init_weights.empty() || c.init_weights == hash, value,
+           "[{}] {} is no longer what the run began with: the hash of its weights is {}, and was {}. A run is repeated "
+           "from the same weights. Restore them.",
+           o.command, c.init, hash, c.init_weights);
+  c.init_weights = hash;
+}
 RunSetup resumed_run(const TrainOptions& o, RunSetup s, const ReadData& read) {
   const std::string path = checkpoint_path(s.out);
   Checkpoint& c = s.checkpoint;
@@ -129,6 +139,7 @@ RunSetup resumed_run(const TrainOptions& o, RunSetup s, const ReadData& read) {
            o.command, name_of_files(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
   c.data = std::move(identity);
   c.config = to_json(s.run);
+  c.program = program_version();
   ProgressOptions progress = saved_progress(s.out, /*note=*/true);
   if (o.tensorboard.empty() && !progress.tensorboard.empty() && !is_near(progress.tensorboard, s.out))
     print_note("no more event files: {} is neither in {} nor next to it. --tensorboard DIR names a folder",

@@ -10,6 +10,8 @@ using ReadData = std::function<RunData(const std::vector<std::string>& files, Ru
 RunSetup new_run(const TrainOptions&, RunConfig, const ReadData&);
 // Locks and reads the checkpoint of --resume. An Error if the other command wrote it.
 RunSetup open_checkpoint(const TrainOptions&);
+// Hashes the initial weights of c.init. An Error if the checkpoint names others.
+void check_init(const TrainOptions&, Checkpoint& c, const Params& weights);
 RunSetup resumed_run(const TrainOptions&, RunSetup opened, const ReadData&);
 // Calls f(), which reads the `what`. Unless the user `named` its path, an Error adds the path's origin.
 template <class F> auto explain_missing(const std::string& checkpoint, const char* what, bool named, F f) {

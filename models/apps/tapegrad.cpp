@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
       {tg::apps::train_command(), tg::apps::finetune_command(), tg::apps::merge_command(), tg::apps::export_command(),
        tg::apps::generate_command(), tg::apps::eval_command(), tg::apps::inspect_command(), tg::apps::compare_command(),
        tg::apps::tokenizer_command(), tg::apps::tokenize_command(), tg::apps::plot_command(),
-       tg::apps::selftest_command()},
+       tg::apps::reproduce_command(), tg::apps::selftest_command()},
       tg::apps::rank_of_error, tg::apps::end_ranks);
   if (const std::string note = tg::detail::note_of_nfc(); !note.empty()) tg::apps::print_note(note);
   return status;

@@ -131,8 +131,9 @@ int run(TrainCommandOptions& o) {
   RunSetup s = o.resume.empty() ? new_setup(o, init) : resumed_setup(o, init);
   const std::optional<HuggingFaceSource> origin = init ? init->file.origin : std::nullopt;
   return run_training(o, s, device, [&]() -> TrainedModel {
-    const bool begins = init && !s.resumed;
+    const bool begins = init && s.checkpoint.state.tensors.empty();
     const Params params = begins ? load_model(init->folder, device).params : Params(device, s.run.train.seed);
+    if (begins) check_init(o, s.checkpoint, params);
     const Gpt model(params.shared(), s.run.model);
     return {.model = model,
             .params = params,
@@ -162,6 +163,12 @@ void declare(Command& c, TrainCommandOptions& o) {
 
 }  // namespace
 
+int resume_training(const TrainOptions& resumed, const std::string& model) {
+  TrainCommandOptions o;
+  static_cast<TrainOptions&>(o) = resumed;
+  o.init = model;
+  return run(o);
+}
 Subcommand train_command() { return subcommand<TrainCommandOptions>("train", "train a GPT on text", run, declare); }
 
 }  // namespace tg::apps

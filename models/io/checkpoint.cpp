@@ -182,6 +182,8 @@ void save_checkpoint(const std::string& path, const Checkpoint& c) {
   if (c.state.unvalidated) metadata["unvalidated"] = detail::text_of(json_of(*c.state.unvalidated));
   if (!c.init.empty()) metadata["init"] = c.init;
   if (!c.kernels.empty()) metadata["kernels"] = c.kernels;
+  if (!c.program.empty()) metadata["program"] = c.program;
+  if (!c.init_weights.empty()) metadata["init_weights"] = c.init_weights;
   metadata["checksum"] = checksum(tensors, metadata);
   write_safetensors(path, tensors, metadata);
 }
@@ -223,6 +225,8 @@ Checkpoint load_checkpoint(const std::string& path) {
   }
   if (r.has("init")) c.init = r.text("init");
   if (r.has("kernels")) c.kernels = r.text("kernels");
+  if (r.has("program")) c.program = r.text("program");
+  if (r.has("init_weights")) c.init_weights = r.text("init_weights");
   return c;
 }
 

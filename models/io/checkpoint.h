@@ -54,9 +54,11 @@ struct Checkpoint {
   DataIdentity data = {};
   TrainerState state;
   std::optional<Finetuning> finetuning = std::nullopt;  ///< empty: trains the model
-  std::string init = "";                                ///< folder of initial weights; "": random
+  std::string init = "";                                ///< folder of initial weights or adapter; "": random
   /// Kernels so far: others round differently. "": unknown.
   std::string kernels = "";
+  std::string program = "";       ///< version and commit that wrote it; "": unknown
+  std::string init_weights = "";  ///< weights_hash() of `init`
 };
 
 /// Writes `path` by write_file_atomically(): an Error leaves the former checkpoint unchanged. An Error of kind

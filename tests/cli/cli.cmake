@@ -134,7 +134,7 @@ same_files(model/model.safetensors again/model.safetensors "a run that was refus
 run(0 train --data text.txt ${tiny} --out bare)
 prints(out "wrote bare/log.jsonl" train --data text.txt ${tiny} --out bare --no-save --overwrite)
 file(GLOB files RELATIVE ${dir}/bare ${dir}/bare/*)
-list(FILTER files EXCLUDE REGEX "^[.]lock$")
+list(FILTER files EXCLUDE REGEX "^[.](lock|machine)$")
 list(LENGTH files n)
 fail_if("--no-save leaves ${files}" NOT n EQUAL 4)
 run(0 train --data text.txt ${tiny} --out barer --no-save)

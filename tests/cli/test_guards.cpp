@@ -123,7 +123,7 @@ TEST_CASE("no command replaces or removes an input, nor, without --overwrite, an
   const std::string steps = " --data text.txt --quiet --max-steps 1 --warmup 0 --batch 1 --val-fraction 0",
                     shape = " --layers 1 --heads 1 --width 8 --context 8", hf = " --model hf",
                     both = hf + " --adapter ad";
-  const Arguments of_run = {"checkpoint.safetensors", "log.jsonl", ".watch"},
+  const Arguments of_run = {"checkpoint.safetensors", "log.jsonl", ".watch", ".machine"},
                   model = with(detail::huggingface_files("none"), {"model-00001-of-00002.safetensors"});
   REQUIRE(run("train --positions rope --norm rms_norm --activation swiglu --out base" + steps + shape) == 0);
   REQUIRE(run("export --model base --to hf --out hf") == 0);

@@ -96,6 +96,14 @@ tune=(finetune --model base --data "$text" --rank 2 --lora-dropout 0.1 --batch 3
 must_on 2 "${tune[@]}" --out tuned_two
 cmp tuned_one/adapter_model.safetensors tuned_two/adapter_model.safetensors || fail "the adapters differ"
 
+# reproduce: of 2 ranks on 2 and in one process, of 4 with several micro-batches not
+must_on 2 reproduce tuned_two && says "equal: 10 steps and "
+"$app" reproduce tuned_two >out 2>&1 || fail "one process repeats a run of 2 ranks otherwise"
+says "ranks: 2 in tuned_two, 1 here"
+must_on 2 train "${small[@]}" --accumulate 4 --max-steps 4 --out two && must_on 2 reproduce two --steps 3
+if "$app" reproduce two >out 2>&1; then fail "one process repeats ranks with several micro-batches"; fi
+says "two was computed by 2 ranks, and this is 1."
+
 # SIGUSR1 ends a run after a step, with a save; the rest of it is the same.
 long=(train "${small[@]}" --accumulate 2 --max-steps 4000 --eval-every 0 --schedule constant) # whatever steps are left
 "${mpirun[@]}" -n 2 "$app" "${long[@]}" --out asked >out 2>&1 &

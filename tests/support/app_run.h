@@ -159,7 +159,8 @@ struct Reference {
     for (const auto& [name, content] : files) CHECK_MESSAGE(file(name) == content, name);
     CHECK(steps_of(folder / "run/log.jsonl") == log);
     CHECK(size_t(std::distance(fs::directory_iterator(folder / "run"), {})) ==
-          files.size() + 2 + fs::exists(folder / "run/.watch") + fs::exists(folder / "run/events"));
+          files.size() + 2 + fs::exists(folder / "run/.watch") + fs::exists(folder / "run/.machine") +
+              fs::exists(folder / "run/events"));
   }
 };
 
