@@ -53,7 +53,7 @@ TEST_CASE("bf16 over f32 parameters: near f32, gradients in f32") {
     for (size_t i = 0; i < got.size(); ++i) {
       CAPTURE(params.all()[i].name);
       CHECK(got[i].dtype() == DType::f32);
-      CHECK(distance(got[i], expected[i]) <= bf16_bound(o.config));
+      CHECK(norm_distance(got[i], expected[i]) <= bf16_bound(o.config));
     }
   }
 }

@@ -17,9 +17,9 @@ namespace tg {
 inline const std::vector<std::string> kOracles{"gpt_doc004", "gpt_nano",   "gpt_doc003", "gpt_gqa",
                                                "gpt_heads",  "gpt_track3", "gpt_gpt2"};
 
-// Largest relative error of bf16 logits and gradients against f32. Normalized q and k make larger scores: PyTorch's
-// logits are 0.008 to 0.016 away, and then 0.02.
-inline double bf16_bound(const GptConfig& c) { return c.qk_norm ? 4e-2 : 2.1e-2; }
+// Largest relative error of bf16 logits, and of gradients in norm, against f32. Normalized q and k make larger scores:
+// PyTorch's logits are 0.008 to 0.016 away, and then 0.02.
+inline double bf16_bound(const GptConfig& c) { return c.qk_norm ? 4e-2 : 2e-2; }
 
 // Settings of make_fixtures.py's scaled().
 RopeScaling rope_scaling_of(const Json&);
