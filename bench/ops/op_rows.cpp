@@ -118,8 +118,8 @@ void block_linear_rows(Rows& rows) {
       const Linear l{m, kOut, kIn};
       add_linear(rows, l, d);
       for (const BlockFormat f : {BlockFormat::q4_0, BlockFormat::q4_k}) {
-        const auto& [name, elements, bytes] = detail::layout_of_block(f);
-        const Shape shape{kOut, kIn / elements * bytes};
+        const detail::BlockLayout& b = detail::layout_of_block(f);
+        const Shape shape{kOut, kIn / b.elements * b.bytes};
         const Kind t{d, rows.device};
         const auto make = [=]() -> Run {
           const std::vector<uint8_t> all(size_t(shape.product()), 0x2b);  // finite scales
@@ -127,7 +127,7 @@ void block_linear_rows(Rows& rows) {
           return [=, x = input({m, kIn}, t)] { block_linear(x, w); };
         };
         rows.push_back(
-            {{fmt::format("block_linear_{}", name), {m, kOut, kIn}, std::string(name_of(d))}, l.flop(), 0, {}, make});
+            {{fmt::format("block_linear_{}", b.name), {m, kOut, kIn}, std::string(name_of(d))}, l.flop(), 0, {}, make});
       }
     }
 }

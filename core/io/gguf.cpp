@@ -17,11 +17,8 @@ constexpr uint64_t kMostElements = 1 << 23;  // sum of all lists; each takes mor
 constexpr uint32_t kList = 9;
 constexpr size_t kValueBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};  // the least, by the type's number
 
-constexpr GgufTensorType kTensorTypes[] = {
-    {0, "f32", 1, 4, 0, 0},       {1, "f16", 1, 2, 0, 0},        {30, "bf16", 1, 2, 0, 0},
-    {8, "q8_0", 32, 34, 0, 1},    {2, "q4_0", 32, 18, 0, 1},     {3, "q4_1", 32, 20, 0, 2},
-    {6, "q5_0", 32, 22, 0, 1},    {7, "q5_1", 32, 24, 0, 2},     {12, "q4_K", 256, 144, 0, 2},
-    {13, "q5_K", 256, 176, 0, 2}, {14, "q6_K", 256, 210, 208, 1}};
+// Tensor types without blocks, by their numbers in files.
+constexpr std::pair<uint32_t, DType> kPlain[] = {{0, DType::f32}, {1, DType::f16}, {30, DType::bf16}};
 // By number from 9 on; "": a type above, or none.
 constexpr std::string_view kOtherTypes[] = {
     "q8_1",   "q2_K",  "q3_K",  "",       "",      "",    "q8_K", "iq2_xxs", "iq2_xs", "iq3_xxs", "iq1_s",
@@ -179,14 +176,19 @@ void GgufFile::read_tensors(Reader& r, uint64_t count) {
       elements *= int64_t(n), t.shape.insert(0, int64_t(n));
     }
     const auto number = r.take<uint32_t>();
-    t.type = std::ranges::find(kTensorTypes, number, &GgufTensorType::number);
+    const auto* const plain = std::ranges::find(kPlain, number, &std::pair<uint32_t, DType>::first);
+    const auto* const blocks = std::ranges::find(kBlockLayouts, number, &BlockLayout::number);
     const std::string_view other = number >= 9 && number - 9 < std::size(kOtherTypes) ? kOtherTypes[number - 9] : "";
-    TG_CHECK(t.type != std::end(kTensorTypes), value,
+    TG_CHECK(plain != std::end(kPlain) || blocks != std::end(kBlockLayouts), value,
              "[gguf] {}: '{}' is {}, and f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_K, q5_K and q6_K are read. "
              "Download the Q4_K_M or Q8_0 file of the model.",
              path(), name, other.empty() ? fmt::format("of the type {}", number) : other);
-    check_that(t.shape.back() % t.type->elements == 0, "no whole number of blocks in a row of ", t.shape.back());
-    t.bytes = size_t(elements / t.type->elements * t.type->bytes);
+    if (blocks == std::end(kBlockLayouts)) {
+      t.dtype = plain->second, t.bytes = size_t(elements) * size_of(t.dtype);
+    } else {
+      check_that(t.shape.back() % blocks->elements == 0, "no whole number of blocks in a row of ", t.shape.back());
+      t.format = BlockFormat(blocks - kBlockLayouts), t.bytes = size_t(elements / blocks->elements * blocks->bytes);
+    }
     in_order.emplace_back(name, r.take<uint64_t>());
     check_that(tensors_.emplace(name, t).second, "the name of another", "");
   }
@@ -209,18 +211,19 @@ void GgufFile::read_tensors(Reader& r, uint64_t count) {
   }
 }
 
-void GgufFile::read(const std::string& name, size_t at, std::span<std::byte> to) const {
+void GgufFile::read(const std::string& name, std::span<std::byte> to) const {
   const GgufTensor& t = tensors_.at(name);
-  file_.read(t.offset + at, to);
-  const size_t bytes = size_t(t.type->bytes), in_row = size_t(t.row_bytes()) / bytes;
-  for (size_t block = 0; t.type->halves && block < to.size() / bytes; ++block)
-    for (int64_t k = 0; k < t.type->halves; ++k) {
+  file_.read(t.offset, to);
+  if (!t.format) return;
+  const BlockLayout& l = layout_of_block(*t.format);
+  const size_t in_row = size_t(t.shape.back() / l.elements), blocks = to.size() / size_t(l.bytes);
+  for (size_t block = 0; block < blocks; ++block)
+    for (int k = 0; k < l.halves; ++k) {
       uint16_t half;
-      std::memcpy(&half, &to[block * bytes + size_t(t.type->half + 2 * k)], sizeof(half));
+      std::memcpy(&half, &to[block * size_t(l.bytes) + size_t(l.half + 2 * k)], sizeof(half));
       TG_CHECK((half & 0x7c00) != 0x7c00, non_finite,
                "[gguf] {}: '{}' has a scale that is {} in row {}, block {}. It must be finite. Download the file anew.",
-               path(), name, half & 0x3ff ? "nan" : "infinite", (at / bytes + block) / in_row,
-               (at / bytes + block) % in_row);
+               path(), name, half & 0x3ff ? "nan" : "infinite", block / in_row, block % in_row);
     }
 }
 

@@ -2,6 +2,8 @@
 /// GGUF files of llama.cpp, versions 2 and 3, little endian: values by key, and tensors. Names have no meaning here.
 /// Specification: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 #pragma once
+#include <tapegrad/core/block_format.h>
+#include <tapegrad/core/dtype.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/shape.h>
@@ -15,19 +17,13 @@
 
 namespace tg::detail {
 
-/// A type of tensors: its number in files, and blocks of `elements` of a row in `bytes`. A block has `halves` numbers
-/// in f16 from byte `half` on; 0: elements without blocks.
-struct GgufTensorType {
-  uint32_t number;
-  std::string_view name;
-  int64_t elements, bytes, half, halves;
-};
 /// A tensor in a file.
 struct GgufTensor {
-  const GgufTensorType* type;
-  Shape shape;  ///< outermost first; in files the sizes are innermost first
-  size_t offset, bytes;
-  int64_t row_bytes() const { return shape.back() / type->elements * type->bytes; }
+  DType dtype = DType::u8;
+  std::optional<BlockFormat> format;  ///< format of blocks; u8
+  Shape shape;                        ///< outermost first; in files the sizes are innermost first
+  size_t offset = 0, bytes = 0;
+  std::string_view type() const { return format ? layout_of_block(*format).name : name_of(dtype); }
 };
 
 /// Whether a path is that of a GGUF file: by its first bytes, or by a name that ends in .gguf.
@@ -58,8 +54,8 @@ class GgufFile {
     }
   }
   const std::map<std::string, GgufTensor>& tensors() const { return tensors_; }
-  /// Fills `to` with a tensor's bytes from `at`, the begin of a row, on. An Error for a half that is not finite.
-  void read(const std::string& name, size_t at, std::span<std::byte> to) const;
+  /// Fills `to` with a tensor's bytes. An Error for a half of a block that is not finite.
+  void read(const std::string& name, std::span<std::byte> to) const;
 
  private:
   class Reader;

@@ -15,6 +15,11 @@ void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int
 // range are recomputed.
 void gemm_as(MatmulPrecision, int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c,
              int64_t ldc, GemmOptions<float> = {});
+template <class T>
+void gemm_as(MatmulPrecision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc,
+             GemmOptions<T> o = {}) {
+  gemm<T>(m, n, k, a, b, c, ldc, o);
+}
 // gemm() on the calling thread, for use inside a tile.
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});

@@ -41,15 +41,6 @@ struct Parts {
   }
 };
 
-void dequantize(const op::DequantizeBlocks& op, Bufs in, Bufs out, Context&) {
-  const int64_t rows = out[0].size(0), n = out[0].size(1);
-  const Parts parts{op.formats, in};
-  kernel::visit_float(out[0].dtype(), [&]<class T>() {
-    for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) parts.dequantize(r, 0, n, out[0].data<T>() + r * n);
-    });
-  });
-}
 void block_rows(const op::BlockRows& op, Bufs in, Bufs out, Context&) {
   const int64_t n = out[0].shape().back();
   const Parts parts{op.formats, in.subspan(1)};
@@ -66,14 +57,6 @@ void block_rows(const op::BlockRows& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-template <class T>
-void multiply(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc,
-              GemmOptions<T> o = {}) {
-  if constexpr (std::is_same_v<T, float>)
-    gemm_as(precision, m, n, k, a, b, c, ldc, o);
-  else
-    gemm<T>(m, n, k, a, b, c, ldc, o);
-}
 // Calls f(first, count) for panels of n columns in units.
 template <class F> void for_panels(int64_t n, int64_t bytes_of_column, int64_t unit, F&& f) {
   const int64_t some = std::max(unit, kPanelBytes / std::max<int64_t>(1, bytes_of_column) / unit * unit);
@@ -209,7 +192,8 @@ template <class T, class Y> void block_linear(const op::BlockLinear& op, Bufs in
         for (int64_t s = 0; s < columns; ++s) row[s] += C(bias[first + j + s]);
       };
       const FunctionRef<void(C*, int64_t, int64_t)> finish(add_bias);
-      multiply<T>(op.precision, m, count, k, x, {panel, 1, k}, y + first, n, {.finish = bias ? &finish : nullptr});
+      gemm_as(op.precision, m, count, k, x, MatView<T>{panel, 1, k}, y + first, n,
+              {.finish = bias ? &finish : nullptr});
     }
   });
 }
@@ -231,7 +215,7 @@ void block_linear_grad(const op::BlockLinearGrad& op, Bufs in, Bufs out, Context
       for_row_tiles(n, count, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) parts.dequantize(r, first, count, panel + r * count);
       });
-      multiply<T>(op.precision, m, count, n, dy, {panel, count, 1}, out[0].data<T>() + first, k);
+      gemm_as(op.precision, m, count, n, dy, MatView<T>{panel, count, 1}, out[0].data<T>() + first, k);
     });
   });
 }
@@ -251,7 +235,6 @@ void quantize(const op::QuantizeNf4& op, Bufs in, Bufs out, Context&) {
 TG_KERNEL(op::QuantizeNf4, cpu, quantize);
 TG_KERNEL(op::BlockLinear, cpu, block_linear);
 TG_KERNEL(op::BlockLinearGrad, cpu, block_linear_grad);
-TG_KERNEL(op::DequantizeBlocks, cpu, dequantize);
 TG_KERNEL(op::BlockRows, cpu, block_rows);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

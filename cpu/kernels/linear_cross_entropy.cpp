@@ -84,17 +84,8 @@ void unrounded(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatVi
                int64_t ldc) {
   if constexpr (std::is_same_v<T, bf16>)
     gemm<T>(m, n, k, a, b, nullptr, ldc, {.unrounded = c});
-  else if constexpr (std::is_same_v<T, float>)
+  else
     gemm_as(precision, m, n, k, a, b, c, ldc);
-  else
-    gemm<T>(m, n, k, a, b, c, ldc);
-}
-template <class T>
-void multiply(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c) {
-  if constexpr (std::is_same_v<T, bf16>)
-    gemm<T>(m, n, k, a, b, c, n);
-  else
-    unrounded<T>(precision, m, n, k, a, b, c, n);
 }
 // The gradient of logits in their place: narrower elements are at the start of each row.
 template <class T> MatView<T> in_place(compute_t<T>* logits, int64_t classes) {
@@ -192,8 +183,8 @@ void linear_cross_entropy_grad(const op::LinearCrossEntropyGrad& op, Bufs in, Bu
             head.row_gradient(r, first, n, lse[size_t(head.at[size_t(r)])], logits + r * n, row_of(d, r));
         });
       }
-      multiply<T>(op.precision, n, width, kept, d.transposed(), {weighted.data(), width, 1},
-                  out[0].data<T>() + first * width);
+      gemm_as(op.precision, n, width, kept, d.transposed(), MatView<T>{weighted.data(), width, 1},
+              out[0].data<T>() + first * width, width);
     }
   });
 }

@@ -5,16 +5,6 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// a (m, k), b (k, n), out (m, n).
-template <class T>
-void multiply(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c,
-              GemmOptions<T> o = {}) {
-  if constexpr (std::is_same_v<T, float>)
-    gemm_as(precision, m, n, k, a, b, c, n, o);
-  else
-    gemm<T>(m, n, k, a, b, c, n, o);
-}
-
 void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
   const Shape& s = out[0].shape();
   const size_t nd = s.size();
@@ -38,7 +28,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
     T* const c = out[0].data<T>();
     const int64_t count = batch.product();
     if (count == 1)
-      return multiply<T>(op.o.precision, m, n, k, matrix(in[0], 0, op.o.trans_a), matrix(in[1], 0, op.o.trans_b), c);
+      return gemm_as(op.o.precision, m, n, k, matrix(in[0], 0, op.o.trans_a), matrix(in[1], 0, op.o.trans_b), c, n);
     const Walk<2> walk(batch, {batch_strides(in[0]), batch_strides(in[1])});
     const MatView<T> first = matrix(in[0], 0, op.o.trans_a);
     Shape all = batch;
@@ -47,8 +37,8 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
     steps.push_back(first.row);
     const Walk<1> rows(all, {steps});
     if (walk.shape.size() == 1 && walk.strides[1][0] == 0 && rows.shape.size() == 1)
-      return multiply<T>(op.o.precision, count * m, n, k, {first.p, rows.strides[0][0], first.col},
-                         matrix(in[1], 0, op.o.trans_b), c);
+      return gemm_as(op.o.precision, count * m, n, k, MatView<T>{first.p, rows.strides[0][0], first.col},
+                     matrix(in[1], 0, op.o.trans_b), c, n);
     const bool many = m * n * k < (1 << 20);  // small matrices: one thread each
     const auto range = [&](int64_t begin, int64_t end) {
       int64_t i = begin;
@@ -60,7 +50,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
           if (many)
             gemm_serial<T>(m, n, k, a, b, c + i * m * n, n);
           else
-            multiply<T>(op.o.precision, m, n, k, a, b, c + i * m * n);
+            gemm_as(op.o.precision, m, n, k, a, b, c + i * m * n, n);
         }
       });
     };
@@ -98,7 +88,7 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
     for (int64_t i = 0; i < count; ++i) row[i] += bias[j + i];
   };
   const FunctionRef<void(C*, int64_t, int64_t)> finish_row(finish);
-  multiply<T>(precision, m, n, k, a, b, out.data<T>(), {.finish = bias ? &finish_row : nullptr});
+  gemm_as(precision, m, n, k, a, b, out.data<T>(), n, {.finish = bias ? &finish_row : nullptr});
 }
 void linear(const op::Linear& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() > 0)

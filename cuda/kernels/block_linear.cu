@@ -56,9 +56,6 @@ void dequantize_parts(const Context& c, const tg::detail::BlockFormats& formats,
              part.size(1), to.data<T>() + first * n);
   });
 }
-void dequantize(const op::DequantizeBlocks& op, Bufs in, Bufs out, Context& c) {
-  dequantize_parts(c, op.formats, in, out[0]);
-}
 // A dequantized weight (out, in) for the time of a product.
 class Weight {
  public:
@@ -126,7 +123,6 @@ void quantize(const op::QuantizeNf4&, Bufs in, Bufs out, Context& c) {
 TG_KERNEL(op::QuantizeNf4, cuda, quantize);
 TG_KERNEL(op::BlockLinear, cuda, block_linear);
 TG_KERNEL(op::BlockLinearGrad, cuda, block_linear_grad);
-TG_KERNEL(op::DequantizeBlocks, cuda, dequantize);
 TG_KERNEL(op::BlockRows, cuda, block_rows);
 }  // namespace
 }  // namespace tg::cuda

@@ -68,7 +68,7 @@ Described of_file(const std::string& path) {
   Described d{.source = path};
   if (detail::is_gguf(path)) {
     const detail::GgufFile file(path);
-    for (const auto& [name, t] : file.tensors()) d.add({name, t.type->name, t.shape, t.bytes});
+    for (const auto& [name, t] : file.tensors()) d.add({name, t.type(), t.shape, t.bytes});
     for (const auto& [key, x] : file.values())
       d.metadata[key] = x.is_array()    ? fmt::format("{} elements", x.size())
                         : x.is_string() ? x.text()

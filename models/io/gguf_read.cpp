@@ -2,11 +2,12 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/io/gguf_read.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/rope.h>
+#include <tapegrad/ops/shape_ops.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numbers>
 #include <set>
 
@@ -15,24 +16,6 @@ namespace {
 using detail::GgufFile, detail::GgufTensor, detail::TensorMapping, detail::TensorSlice;
 
 constexpr const char *kTable = "token_embd.weight", *kRopeFactors = "rope_freqs.weight";
-
-std::optional<BlockFormat> block_format_of(const detail::GgufTensorType& type) {
-  for (size_t i = 0; i < detail::kBlockLayouts.size(); ++i)
-    if (const auto& [name, elements, bytes] = detail::kBlockLayouts[i]; name == type.name) return BlockFormat(i);
-  return {};
-}
-// Elements of a row, in f32.
-void dequantize_row(const detail::GgufTensorType& type, const std::byte* bytes, std::span<float> to) {
-  const auto* const p = reinterpret_cast<const uint8_t*>(bytes);
-  const auto cast = [&]<class T>(T x) {
-    for (size_t i = 0; i < to.size(); ++i) std::memcpy(&x, p + i * sizeof(T), sizeof(T)), to[i] = float(x);
-  };
-  if (const auto format = block_format_of(type))
-    for (size_t i = 0; i < to.size() / size_t(type.elements); ++i)
-      detail::dequantize_block(*format, p + i * size_t(type.bytes), to.data() + i * size_t(type.elements));
-  else
-    type.name == "f32" ? cast(float()) : type.name == "f16" ? cast(f16()) : cast(bf16());
-}
 
 // A file's keys of its architecture.
 struct GgufKeys {
@@ -69,9 +52,9 @@ struct GgufKeys {
 // llama.cpp has the factors of frequencies alone. All published models have low_freq 1 and high_freq 4.
 RopeScaling llama3_scaling(const GgufFile& file, double theta, int64_t pairs) {
   const GgufTensor& t = file.tensors().at(kRopeFactors);
-  const bool fits = pairs > 0 && t.shape == Shape{pairs} && t.type->name == "f32";
+  const bool fits = pairs > 0 && t.shape == Shape{pairs} && t.dtype == DType::f32;
   std::vector<float> f(fits ? size_t(pairs) : 0);
-  if (fits) file.read(kRopeFactors, 0, std::as_writable_bytes(std::span(f)));
+  if (fits) file.read(kRopeFactors, std::as_writable_bytes(std::span(f)));
   RopeScaling s{.kind = RopeScalingKind::llama3, .factor = fits ? std::ranges::max(f) : 0};
   s.low_freq = 1, s.high_freq = 4, s.original_context = 8192;
   if (fits && std::ranges::all_of(f, [](float x) { return x == 1; })) return {};
@@ -121,13 +104,6 @@ void read_rope(const GgufKeys& k, GptConfig& c) {
   c.bias = k.family == Family::llama && k.has("blk.0.attn_output.bias");
 }
 
-// Adjacent pairs of rope from halves, by row.
-int64_t our_row(int64_t row, int64_t rows, int64_t heads) {
-  if (!heads) return row;
-  const int64_t size = rows / heads, in_head = row % size;
-  return row - in_head + in_head % (size / 2) * 2 + in_head / (size / 2);
-}
-
 }  // namespace
 
 GptConfig detail::gguf_config(const GgufFile& file) {
@@ -173,8 +149,8 @@ detail::GgufWeights::GgufWeights(const std::string& path, const GptConfig& c) : 
       const GgufTensor& t = found->second;
       TG_CHECK(t.shape == e.shape(p), shape, "[gguf] '{}' is {} in {}, and its keys imply {}. Download it anew.",
                p.theirs, t.shape, path, e.shape(p));
-      TG_CHECK(e.columns || t.type->elements == 1, value,
-               "[gguf] '{}' is {} in {}, and vectors are f32, f16 or bf16. Download it anew.", p.theirs, t.type->name,
+      TG_CHECK(e.columns || !t.format, value,
+               "[gguf] '{}' is {} in {}, and vectors are f32, f16 or bf16. Download it anew.", p.theirs, t.type(),
                path);
       known.insert(p.theirs);
     }
@@ -194,52 +170,34 @@ std::map<std::string, Shape> detail::GgufWeights::shapes() const {
   return all;
 }
 
-// Calls f(row in the Gpt, bytes, type); a vector has rows of one element.
-template <class F> void detail::GgufWeights::each_row(const TensorSlice& p, int64_t columns, F f) const {
-  constexpr int64_t kChunk = 1 << 20;  // bytes
+// A tensor of the file with rows in our order: values, or the bytes of blocks (rows, bytes of a row).
+Tensor detail::GgufWeights::piece(const TensorSlice& p) const {
+  const NoGradScope off;
   const GgufTensor& t = file_.tensors().at(p.theirs);
-  const int64_t bytes = columns ? t.row_bytes() : t.type->bytes, most = std::max<int64_t>(1, kChunk / bytes);
-  std::vector<std::byte> chunk(size_t(std::min(most, p.rows) * bytes));
-  for (int64_t row = 0; row < p.rows; ++row) {
-    if (row % most == 0)
-      file_.read(p.theirs, size_t(row * bytes), std::span(chunk).first(size_t(std::min(most, p.rows - row) * bytes)));
-    f(our_row(row, p.rows, p.pair_heads), chunk.data() + row % most * bytes, *t.type);
-  }
+  Tensor all = empty(Layout::contiguous(t.format ? Shape{p.rows, int64_t(t.bytes) / p.rows} : t.shape, t.dtype));
+  if (!running_dry())
+    visit_dtype(t.dtype, [&]<class T>() {
+      file_.read(p.theirs, std::as_writable_bytes(std::span(all.mutable_data<T>(), size_t(all.numel()))));
+    });
+  return from_half_split(all, p.pair_heads).contiguous();
 }
 
 Tensor detail::GgufWeights::read(const std::string& ours, DType dtype) const {
-  const TensorMapping& e = entries_.at(ours);
-  Tensor all = empty(Layout::contiguous(e.shape(), dtype));
-  std::vector<float> values(size_t(std::max<int64_t>(e.columns, 1)));
-  visit_dtype(dtype, [&]<class T>() {
-    T* to = all.mutable_data<T>();
-    for (const TensorSlice& p : e.pieces) {
-      each_row(p, e.columns, [&](int64_t row, const std::byte* bytes, const GgufTensorType& type) {
-        dequantize_row(type, bytes, values);
-        T* const at = to + row * int64_t(values.size());
-        for (size_t i = 0; i < values.size(); ++i) at[i] = T(values[i]);
-      });
-      to += p.rows * int64_t(values.size());
-    }
-  });
-  return all;
+  const NoGradScope off;
+  std::vector<Tensor> all;
+  for (const TensorSlice& p : entries_.at(ours).pieces) {
+    const auto format = file_.tensors().at(p.theirs).format;
+    all.push_back(format ? dequantize({{{piece(p), *format}}}, dtype) : piece(p).to(dtype));
+  }
+  return all.size() == 1 ? all[0] : concat(all);
 }
 
 std::optional<BlockWeight> detail::GgufWeights::blocks(const std::string& ours) const {
-  const TensorMapping& e = entries_.at(ours);
   BlockWeight all;
-  for (const TensorSlice& p : e.pieces) {
-    const GgufTensor& t = file_.tensors().at(p.theirs);
-    const auto format = block_format_of(*t.type);
+  for (const TensorSlice& p : entries_.at(ours).pieces) {
+    const auto format = file_.tensors().at(p.theirs).format;
     if (!format) return {};
-    const int64_t bytes = t.row_bytes();
-    Tensor codes = empty(Layout::contiguous({p.rows, bytes}, DType::u8));
-    all.parts.push_back({codes, *format});
-    if (running_dry()) continue;
-    uint8_t* const to = codes.mutable_data<uint8_t>();
-    each_row(p, e.columns, [&](int64_t row, const std::byte* from, const GgufTensorType&) {
-      std::memcpy(to + row * bytes, from, size_t(bytes));
-    });
+    all.parts.push_back({piece(p), *format});
   }
   return all;
 }

@@ -22,14 +22,14 @@ class GgufWeights {
   GgufWeights(const std::string& path, const GptConfig&);
 
   std::map<std::string, Shape> shapes() const;
-  /// The values of a parameter, rounded to f64, f32 or bf16 once. Holds little more than the result.
+  /// The values of a parameter, rounded to f64, f32 or bf16 once.
   Tensor read(const std::string& ours, DType) const;
   /// The blocks of a parameter as they are in the file, with a part for each tensor there; nothing unless all of them
   /// are in blocks.
   std::optional<BlockWeight> blocks(const std::string& ours) const;
 
  private:
-  template <class F> void each_row(const TensorSlice&, int64_t columns, F f) const;
+  Tensor piece(const TensorSlice&) const;
   GgufFile file_;
   std::map<std::string, TensorMapping> entries_;
 };

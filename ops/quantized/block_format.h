@@ -1,48 +1,18 @@
 /// @file
-/// Block formats of frozen weights. A row is a sequence of blocks of 32, 64 or 256 elements. Products are exact in f32
-/// and at most one operation rounds, so all backends give the same bits, with and without FMAs.
+/// Values of blocks (core/block_format.h). Products are exact in f32 and at most one operation rounds, so all backends
+/// give the same bits, with and without FMAs.
 #pragma once
+#include <tapegrad/core/block_format.h>
 #include <tapegrad/core/half.h>
 #include <tapegrad/core/math.h>
 
 #include <array>
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
+#include <iterator>
+#include <utility>
 
 namespace tg {
 
-/// d, m: f16; q: unsigned; all little endian. nf4 (Dettmers et al., QLoRA, 2023, arXiv:2305.14314) has its absmax
-/// first, others are ggml's types.
-enum class BlockFormat : uint8_t {
-  q4_0,  ///< 32: d (q - 8)
-  q4_1,  ///< 32: d q + m
-  q5_0,  ///< 32: d (q - 16)
-  q5_1,  ///< 32: d q + m
-  q8_0,  ///< 32: d q, signed
-  q4_k,  ///< 256: d s q - m t, 6-bit s and t per 32
-  q5_k,  ///< 256: as q4_k
-  q6_k,  ///< 256: d s (q - 32), signed s per 16
-  nf4,   ///< 64: absmax times a normal quantile
-};
-
 namespace detail {
-
-// The name of a format, elements and bytes of its blocks.
-struct BlockLayout {
-  std::string_view name;
-  int elements, bytes;
-};
-inline constexpr std::array<BlockLayout, 9> kBlockLayouts{{{"q4_0", 32, 18},
-                                                           {"q4_1", 32, 20},
-                                                           {"q5_0", 32, 22},
-                                                           {"q5_1", 32, 24},
-                                                           {"q8_0", 32, 34},
-                                                           {"q4_K", 256, 144},
-                                                           {"q5_K", 256, 176},
-                                                           {"q6_K", 256, 210},
-                                                           {"nf4", 64, 36}}};
-constexpr const BlockLayout& layout_of_block(BlockFormat f) { return kBlockLayouts[size_t(f)]; }
 
 inline constexpr std::array<float, 16> kNf4Values{
     -1.0f,         -0.696192801f, -0.525073051f, -0.394917488f, -0.284441382f, -0.18477343f, -0.0910500363f, 0.0f,
@@ -122,17 +92,9 @@ template <BlockFormat F> struct Block {
 };
 // Calls f.template operator()<F>() for a format.
 template <class Fn> TG_HD_INLINE void visit_block_format(BlockFormat f, Fn&& fn) {
-  switch (f) {
-    case BlockFormat::q4_0: return fn.template operator()<BlockFormat::q4_0>();
-    case BlockFormat::q4_1: return fn.template operator()<BlockFormat::q4_1>();
-    case BlockFormat::q5_0: return fn.template operator()<BlockFormat::q5_0>();
-    case BlockFormat::q5_1: return fn.template operator()<BlockFormat::q5_1>();
-    case BlockFormat::q8_0: return fn.template operator()<BlockFormat::q8_0>();
-    case BlockFormat::q4_k: return fn.template operator()<BlockFormat::q4_k>();
-    case BlockFormat::q5_k: return fn.template operator()<BlockFormat::q5_k>();
-    case BlockFormat::q6_k: return fn.template operator()<BlockFormat::q6_k>();
-    case BlockFormat::nf4: return fn.template operator()<BlockFormat::nf4>();
-  }
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    ((size_t(f) == I ? fn.template operator()<BlockFormat(I)>() : void()), ...);
+  }(std::make_index_sequence<std::size(kBlockLayouts)>());
 }
 template <BlockFormat F> TG_HD_INLINE void dequantize_block(const uint8_t* __restrict block, float* __restrict values) {
   using B = Block<F>;

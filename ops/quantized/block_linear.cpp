@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/check.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/quantized/block_linear.h>
 #include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/reduce.h>
@@ -8,16 +9,16 @@
 namespace tg {
 namespace {
 int64_t row_elements(std::string_view op, const Tensor& codes, BlockFormat f) {
-  const auto& [name, elements, bytes] = detail::layout_of_block(f);
+  const detail::BlockLayout& l = detail::layout_of_block(f);
   TG_CHECK(codes.dtype() == DType::u8, dtype,
-           "[{}] got codes {} of format {}. They must be u8: the bytes of the blocks.", op, codes, name);
+           "[{}] got codes {} of format {}. They must be u8: the bytes of the blocks.", op, codes, l.name);
   TG_CHECK(codes.ndim() == 2, shape, "[{}] got codes {} of format {}. They must be (rows, bytes of a row).", op, codes,
-           name);
-  TG_CHECK(codes.size(1) % bytes == 0, shape,
+           l.name);
+  TG_CHECK(codes.size(1) % l.bytes == 0, shape,
            "[{}] got codes {} of format {}: a row of {} bytes has no whole number of blocks of {} bytes, {} elements "
            "each. Check the format and the sizes.",
-           op, codes, name, codes.size(1), bytes, elements);
-  return codes.size(1) / bytes * elements;
+           op, codes, l.name, codes.size(1), l.bytes, l.elements);
+  return codes.size(1) / l.bytes * l.elements;
 }
 Shape shape_of(std::string_view op, const detail::BlockFormats& formats, Inputs codes) {
   TG_CHECK(!formats.empty(), value, "[{}] the weight has no parts. It must have one or more.", op);
@@ -34,10 +35,6 @@ Shape shape_of(std::string_view op, const detail::BlockFormats& formats, Inputs 
     out += codes[i].size(0);
   }
   return {out, in};
-}
-void check_dtype(std::string_view op, DType d) {
-  TG_CHECK(d == DType::f64 || d == DType::f32 || d == DType::bf16, dtype,
-           "[{}] cannot return {}. Use f64, f32 or bf16.", op, d);
 }
 void add_formats(StructuralHash& k, const detail::BlockFormats& formats) {
   for (const BlockFormat f : formats) k.add(int(f));
@@ -57,26 +54,21 @@ Shape shape_of(const BlockWeight& w) { return shape_of("block_weight", formats_o
 int64_t BlockWeight::in() const { return shape_of(*this)[1]; }
 int64_t BlockWeight::out() const { return shape_of(*this)[0]; }
 
-Layouts op::DequantizeBlocks::infer(Inputs in) const {
-  const Shape s = shape_of(kName, formats, in);
-  check_dtype(kName, dtype);
-  return {Layout::contiguous(s, dtype, in[0].device())};
-}
-void op::DequantizeBlocks::key(StructuralHash& k) const { k.add(int(dtype)), add_formats(k, formats); }
 Layouts op::QuantizeNf4::infer(Inputs in) const {
   const Tensor& w = in[0];
-  const auto& [name, elements, bytes] = detail::layout_of_block(BlockFormat::nf4);
+  const detail::BlockLayout& l = detail::layout_of_block(BlockFormat::nf4);
   detail::check_quantizable(kName, w);
   TG_CHECK(
-      w.ndim() == 2 && w.size(1) % elements == 0, shape,
+      w.ndim() == 2 && w.size(1) % l.elements == 0, shape,
       "[quantize_nf4] got {}. It must be (out, in) with rows of whole blocks of {} elements: keep other weights as "
       "bf16.",
-      w, elements);
-  return {Layout::contiguous({w.size(0), w.size(1) / elements * bytes}, DType::u8, w.device())};
+      w, l.elements);
+  return {Layout::contiguous({w.size(0), w.size(1) / l.elements * l.bytes}, DType::u8, w.device())};
 }
 Layouts op::BlockRows::infer(Inputs in) const {
   check::index(kName, in[0]);
-  check_dtype(kName, dtype);
+  TG_CHECK(dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16, dtype,
+           "[block_rows] cannot return {}. Use f64, f32 or bf16.", dtype);
   Shape s = in[0].shape();
   s.push_back(shape_of(kName, formats, in.subspan(1))[1]);
   return {Layout::contiguous(s, dtype, in[0].device())};
@@ -150,7 +142,8 @@ Tensor block_rows(const BlockWeight& weight, const Tensor& ids, DType dtype) {
   return emit1(make_ref<op::BlockRows>(formats_of(weight), dtype), with_parts({ids}, weight));
 }
 Tensor dequantize(const BlockWeight& weight, DType dtype) {
-  return emit1(make_ref<op::DequantizeBlocks>(formats_of(weight), dtype), with_parts({}, weight));
+  const Device device = weight.parts.empty() ? Device::cpu() : weight.parts[0].codes.device();
+  return block_rows(weight, arange(0, double(weight.out()), 1, DType::i64, device), dtype);
 }
 BlockWeight quantize_nf4(const Tensor& weight) {
   return {{{emit1(stateless<op::QuantizeNf4>(), {weight}), BlockFormat::nf4}}};

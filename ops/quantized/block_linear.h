@@ -25,15 +25,6 @@ using BlockFormats = std::vector<BlockFormat>;
 }  // namespace detail
 namespace op {
 
-/// (parts...) -> (out, in).
-struct DequantizeBlocks : OpOf<DequantizeBlocks> {
-  static constexpr auto kName = "dequantize_blocks";
-  detail::BlockFormats formats;
-  DType dtype;
-  DequantizeBlocks(detail::BlockFormats f, DType d) : formats(std::move(f)), dtype(d) {}
-  Layouts infer(Inputs) const override;
-  void key(StructuralHash&) const override;
-};
 /// (weight (out, in)) -> u8 (out, bytes of a row).
 struct QuantizeNf4 : OpOf<QuantizeNf4> {
   static constexpr auto kName = "quantize_nf4";
