@@ -298,14 +298,8 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t 
   x = ln_f_.add(s.x, s.branch, o.compute).y;
   s = {};
   const DType compute = o.compute.value_or(wte_.out_dtype());
-  if (with_head && compute == DType::bf16 && plain_head() && device() == Device::cpu()) {
-    const NameScope in_head = head_.enter();
-    x = head_.blocks ? detail::unrounded_block_linear(x.to(compute), *head_.blocks)
-                     : detail::unrounded_linear(x.to(compute), detail::cast_parameter(head_.weight, compute));
-    if (head_.bias) x = x + head_.bias.to(x.dtype());
-  } else {
-    x = with_head ? head_.forward(x, compute, o.rng, o.adapters) : x.to(compute);  // (B, T, V) or (B, T, C)
-  }
+  // (B, T, V) or (B, T, C)
+  x = with_head ? head_.forward(x, compute, o.rng, o.adapters, true) : x.to(compute);
   if (with_head && config_.logit_cap > 0)
     x = op::unary<op::Isru>(widened(x) * (1 / config_.logit_cap)) * config_.logit_cap;
   if (one_row) x = reshape(x, {b, config_.classes});

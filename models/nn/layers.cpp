@@ -99,13 +99,16 @@ Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o) : Laye
   if (!blocks) weight = p.get("weight", {out, in}, o.init.value_or(by_fan_in));
   if (o.bias) bias = p.get("bias", {out}, o.init ? Init::constant(0) : by_fan_in);
 }
-Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng, bool adapters) const {
+Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng, bool adapters, bool unrounded) const {
   if (fragmented) return fragmented->forward(x, rng ? Selection::soft : Selection::hard, compute);
   NameScope here = enter();
   const Tensor in = compute ? x.to(*compute) : x;
   const auto like_x = [&](const Tensor& t) { return compute ? tg::detail::cast_parameter(t, *compute) : t; };
   Tensor y;
-  if (blocks)
+  if (unrounded && kind == LinearKind::plain && in.dtype() == DType::bf16 && in.device() == Device::cpu()) {
+    y = blocks ? tg::detail::unrounded_block_linear(in, *blocks) : tg::detail::unrounded_linear(in, like_x(weight));
+    if (bias) y = y + bias.to(y.dtype());
+  } else if (blocks)
     y = block_linear(in, *blocks, bias ? like_x(bias) : bias);
   else if (kind == LinearKind::plain)
     y = bias ? linear(in, like_x(weight), like_x(bias)) : linear(in, like_x(weight));

@@ -87,8 +87,9 @@ struct Linear : Layer {
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
   /// x weight^T + bias: (..., in) -> (..., out). All are cast to `compute`, the result's dtype, if set; gradients keep
   /// their dtypes. SwitchBack quantizes the uncast weight. rng: the adapter's dropout, or null. Without `adapters` no
-  /// delta; an Error if merged.
-  Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr, bool adapters = true) const;
+  /// delta; an Error if merged. `unrounded`: on a CPU, a plain layer's result is f32 in bf16 too.
+  Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr, bool adapters = true,
+                 bool unrounded = false) const;
   /// Quantizes and releases the weight (a quarter of its memory): same results, no training. Other copies and the
   /// Params still hold it (Params::drop). Otherwise evaluation quantizes per call. An Error if plain or prepared.
   void prepare_for_eval();

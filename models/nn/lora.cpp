@@ -70,6 +70,7 @@ LoraDelta::LoraDelta(const Params& p, int64_t in, int64_t out, const LoraOptions
 }
 
 Tensor LoraDelta::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
+  if (base && base.dtype() != x.dtype()) return base + forward(x, rng, {}).to(base.dtype());
   NameScope here = enter();
   const int64_t in = a.size(0);
   TG_CHECK(x && x.ndim() >= 1 && x.size(-1) == in, shape,
