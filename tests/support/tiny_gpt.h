@@ -1,4 +1,4 @@
-// GPTs that take no time, drawn or of two layers, and adapters that change the output.
+// GPTs that take no time, and adapters that change the output.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/model/lora.h>
@@ -26,13 +26,12 @@ inline void fill(const Lora& lora, double size = 0.1) {
     if (name.ends_with(".lora_b")) t = random(t.shape(), seed++, -size, size).to(t.dtype());
   lora.params().assign(s);
 }
-// Numbers in [least, most] of a seed.
+// In [least, most].
 struct Draw {
   Rng rng;
   int64_t operator()(int64_t least, int64_t most) { return least + int64_t(rng.below(uint64_t(most - least + 1))); }
   bool chance(int64_t of) { return (*this)(1, of) == 1; }
 };
-// Sizes that are no multiples of a vector, and every kind of part.
 inline GptConfig some_gpt(Draw& draw) {
   GptConfig c{.vocab_size = draw(11, 300), .context = 300, .layers = draw(1, 2), .width = 8 * draw(2, 9)};
   c.kv_heads = draw(1, 2), c.heads = c.kv_heads * draw(1, 5), c.head_dim = 2 * draw(2, 32), c.ff_width = draw(9, 90);
