@@ -33,7 +33,7 @@ struct BlockLayout {
 inline constexpr BlockLayout kBlockLayouts[] = {
     {"q4_0", 32, 18, 2, 0, 1},    {"q4_1", 32, 20, 3, 0, 2},      {"q5_0", 32, 22, 6, 0, 1},
     {"q5_1", 32, 24, 7, 0, 2},    {"q8_0", 32, 34, 8, 0, 1},      {"q4_K", 256, 144, 12, 0, 2},
-    {"q5_K", 256, 176, 13, 0, 2}, {"q6_K", 256, 210, 14, 208, 1}, {"nf4", 64, 36, ~0u, 0, 0}};
+    {"q5_K", 256, 176, 13, 0, 2}, {"q6_K", 256, 210, 14, 208, 1}, {"nf4", 64, 36, 0, 0, 0}};
 constexpr const BlockLayout& layout_of_block(BlockFormat f) { return kBlockLayouts[size_t(f)]; }
 
 }  // namespace detail

@@ -183,7 +183,7 @@ void GgufFile::read_tensors(Reader& r, uint64_t count) {
              "[gguf] {}: '{}' is {}, and f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_K, q5_K and q6_K are read. "
              "Download the Q4_K_M or Q8_0 file of the model.",
              path(), name, other.empty() ? fmt::format("of the type {}", number) : other);
-    if (blocks == std::end(kBlockLayouts)) {
+    if (plain != std::end(kPlain)) {
       t.dtype = plain->second, t.bytes = size_t(elements) * size_of(t.dtype);
     } else {
       check_that(t.shape.back() % blocks->elements == 0, "no whole number of blocks in a row of ", t.shape.back());
