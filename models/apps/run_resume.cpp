@@ -23,8 +23,10 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
                            const std::string& path) {
   constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every", "compile", "shard_optimizer"},
                              kNoted[] = {"lr", "min_lr", "muon_lr", "warmup", "moments", "split_weights"};
-  // The tokenizer file may move.
+  // The files of tokenizer and validation may move.
   const auto is_same = [&](const Difference& d) {
+    if (d.name == "val_data")
+      return before.data.val_data.empty() == detail::own_json(d.after).get<std::string>().empty();
     return d.name == "tokenizer" && !c.tokenizer.empty() && d.after.find_first_of("/.") != d.after.npos &&
            detail::tokenizer_hash(read_tokenizer(detail::own_json(d.after).get<std::string>())) ==
                detail::tokenizer_hash(*Tokenizer::from_json(c.tokenizer));
@@ -118,6 +120,7 @@ RunSetup resumed_run(const TrainOptions& o, RunSetup s, const ReadData& read) {
   Checkpoint& c = s.checkpoint;
   const RunConfig before = run_in(c, path);
   s.run = resumed_settings(o, c, before, path);
+  if (std::string& val = s.run.data.val_data; !val.empty()) val = detail::absolute_pattern(val);
   s.changed = !detail::differences(before, s.run).empty();
   const std::string kernels = std::exchange(c.kernels, kernels_of(Device::parse(o.device), s.run.train));
   check_bf16_method(o, path, kernels, c.kernels);

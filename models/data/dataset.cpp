@@ -210,13 +210,14 @@ ShuffledBatches::ShuffledBatches(TokenData data, int64_t batch, int64_t context,
            "epoch. Use random, or no weights.",
            order == SampleOrder::epochs ? "epochs" : "sequential");
   if (order != SampleOrder::sequential) return;
-  const int64_t step = batch * accumulate;
+  TG_CHECK(accumulate >= 1, value, "[data] {} batches in a step. There must be 1 or more.", accumulate);
   for (const TokenData::Part& p : data_.parts_) {
-    const int64_t windows = (p.view.count - 1) / context / step * step;
+    // Their product may overflow.
+    const int64_t windows = (p.view.count - 1) / context / batch / accumulate * batch * accumulate;
     TG_CHECK(windows > 0, value,
-             "[data] a file of {} has {}, and in sequential order each needs those of a step, {} x {} + 1. Use another "
-             "order, smaller steps, or join the files.",
-             data_.name(), detail::counted(p.view.count, "token"), step, context);
+             "[data] a file of {} has {}, and in sequential order each needs those of a step, {} x {} x {} + 1. Use "
+             "another order, smaller steps, or join the files.",
+             data_.name(), detail::counted(p.view.count, "token"), batch, accumulate, context);
     runs_.emplace_back(p.end - p.view.count, uint64_t(windows) + (runs_.empty() ? 0 : runs_.back().second));
   }
 }

@@ -137,8 +137,8 @@ class Gpt {
   /// An Error if the configuration is wrong.
   Gpt(const Params&, const GptConfig&);
 
-  /// Logits (B, T, V) of tokens (B, T), i32 or i64; f32 in bf16 on the CPU, unless the head has an adapter or is not
-  /// plain. An Error if T plus the cache length exceeds the context, if a token is outside the vocabulary, or if
+  /// Logits (B, T, V) of tokens (B, T), i32 or i64; f32 in bf16 if capped, and on the CPU if the head is plain. An
+  /// Error if T plus the cache length exceeds the context, if a token is outside the vocabulary, or if
   /// options conflict. If T tokens exceed a fixed cache, the embedding or slice_update() throws before any write; on
   /// CUDA the next read throws, after the lengths advanced: clear() the cache. With classes: (B, classes), of each last
   /// token; a cache and last_only are Errors.

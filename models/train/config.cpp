@@ -3,10 +3,10 @@
 #include <tapegrad/models/optim/sgd.h>
 #include <tapegrad/models/train/config.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <ranges>
 #include <vector>
 
 namespace tg {
@@ -14,16 +14,6 @@ namespace {
 
 constexpr uint64_t kRoundingStream = 3;
 constexpr std::string_view kComputeTypes[] = {"f32", "bf16"};
-// The words between commas of a setting.
-std::vector<std::string_view> listed_in(std::string_view text) {
-  std::vector<std::string_view> words;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find(','), text.size());
-    words.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return words;
-}
 double number_in(const char* name, std::string_view setting, std::string_view word) {
   double x = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
@@ -32,21 +22,22 @@ double number_in(const char* name, std::string_view setting, std::string_view wo
   return x;
 }
 NewtonSchulz newton_schulz(const std::string& setting) {
-  const auto words = listed_in(setting);
-  TG_CHECK(words.size() == 3, value, "[train] muon_coefficients is '{}'. It must be three numbers: a,b,c.", setting);
-  const auto at = [&](size_t i) { return number_in("muon_coefficients", setting, words[i]); };
-  return {at(0), at(1), at(2)};
+  std::vector<double> all;
+  for (const auto word : setting | std::views::split(','))
+    all.push_back(number_in("muon_coefficients", setting, std::string_view(word.begin(), word.end())));
+  TG_CHECK(all.size() == 3, value, "[train] muon_coefficients is '{}'. It must be three numbers: a,b,c.", setting);
+  return {all[0], all[1], all[2]};
 }
 std::vector<ParameterGroup> groups_of(const std::string& setting) {
   std::vector<ParameterGroup> groups;
-  for (const std::string_view word : listed_in(setting)) {
+  for (const auto part : setting | std::views::split(',')) {
+    const std::string_view word(part.begin(), part.end());
     const size_t at = word.rfind('=');
     TG_CHECK(at != word.npos && at > 0, value,
              "[train] lr_groups is '{}', and '{}' in it is no pattern=rate, such as wte.weight=0.3.", setting, word);
-    groups.push_back(
-        {.pattern = std::string(word.substr(0, at)), .lr = number_in("lr_groups", setting, word.substr(at + 1))});
-    TG_CHECK(*groups.back().lr >= 0, value, "[train] the rate of '{}' in lr_groups is {}. It must be 0 or more.",
-             groups.back().pattern, *groups.back().lr);
+    const double rate = number_in("lr_groups", setting, word.substr(at + 1));
+    TG_CHECK(rate >= 0, value, "[train] lr_groups is '{}', and the rate {} in it is below 0.", setting, rate);
+    groups.push_back({.pattern = std::string(word.substr(0, at)), .lr = rate});
   }
   return groups;
 }

@@ -312,7 +312,7 @@ TEST_CASE("data: in sequential order a step takes adjacent windows of one file, 
           }
       }
   CHECK_SAYS(ShuffledBatches(TokenData::join(parts), kBatch, kContext, {}, SampleOrder::sequential, kAccumulate),
-             "has 22 tokens, and in sequential order each needs those of a step, 6 x 4 + 1");
+             "has 22 tokens, and in sequential order each needs those of a step, 2 x 3 x 4 + 1");
 }
 TEST_CASE("data: a validation part of its own is what split() returns, and belongs to the data's identity") {
   const TokenData train = counting(50), val = counting(20).slice(7, 20), both = train.with_validation(val);
