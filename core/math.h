@@ -46,16 +46,21 @@ TG_HD_INLINE float fma(float a, float b, float c) {
   return __builtin_fmaf(a, b, c);
 #endif
 }
-#ifdef __FMA__
-constexpr bool kHasFma = true;
-#else
-constexpr bool kHasFma = false;
-#endif
 // a * b + c. kExact: rounded once on every target. Otherwise where one instruction does it.
 template <bool kExact> TG_HD_INLINE float mad(float a, float b, float c) {
-  return kExact || kHasFma ? fma(a, b, c) : a * b + c;
+#ifdef __FMA__
+  return fma(a, b, c);
+#else
+  return kExact ? fma(a, b, c) : a * b + c;
+#endif
 }
-TG_HD_INLINE double mad(double a, double b, double c) { return kHasFma ? __builtin_fma(a, b, c) : a * b + c; }
+TG_HD_INLINE double mad(double a, double b, double c) {
+#ifdef __FMA__
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
 // Horner's rule, lowest coefficient first. Coefficients are minimax fits of the relative error, rounded to float one at
 // a time, refitting the others.
 template <bool kExact> TG_HD_INLINE float poly(float, float c0) { return c0; }
@@ -139,8 +144,10 @@ TG_HD_INLINE double own_exp(double x) {
   x = select(x < -1000.0, -1000.0, x);
   const double at = x * 1.44269504088896340736 + kMagic, n = at - kMagic;
   const double r = (x - n * kHi) - n * kLo;
-  double factorial = 6227020800, p = 1 / factorial;
-  for (int i = 13; i > 2; --i) factorial /= i, p = p * r + 1 / factorial;
+  double p = 1.0 / 6227020800;
+  p = p * r + 1.0 / 479001600, p = p * r + 1.0 / 39916800, p = p * r + 1.0 / 3628800, p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320, p = p * r + 1.0 / 5040, p = p * r + 1.0 / 720, p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24, p = p * r + 1.0 / 6, p = p * r + 0.5;
   const int64_t k = int64_t(__builtin_bit_cast(uint64_t, at) - __builtin_bit_cast(uint64_t, kMagic)), half = k >> 1;
   const double y = 1.0 + (r + r * r * p);
   return y * __builtin_bit_cast(double, uint64_t(half + 1023) << 52) *
@@ -151,7 +158,9 @@ TG_HD_INLINE double own_log(double x) {
   const auto k = int64_t(u - 0x3fe5555555555555u) >> 52;  // x = 2^k m with m in [2/3, 4/3)
   const double m = __builtin_bit_cast(double, u - (uint64_t(k) << 52)), s = (m - 1.0) / (m + 1.0), z = s * s;
   double p = 1.0 / 25;
-  for (int i = 23; i > 1; i -= 2) p = p * z + 1.0 / i;
+  p = p * z + 1.0 / 23, p = p * z + 1.0 / 21, p = p * z + 1.0 / 19, p = p * z + 1.0 / 17, p = p * z + 1.0 / 15;
+  p = p * z + 1.0 / 13, p = p * z + 1.0 / 11, p = p * z + 1.0 / 9, p = p * z + 1.0 / 7, p = p * z + 1.0 / 5;
+  p = p * z + 1.0 / 3;
   return double(int32_t(k)) * 0.69314718055994530942 + (2 * s + 2 * s * z * p);
 }
 TG_HD_INLINE double own_pow(double x, double y) { return select(x == 0.0, 0.0, own_exp(y * own_log(x))); }

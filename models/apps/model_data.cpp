@@ -186,8 +186,7 @@ RunData read_examples_or_data(const ModelOfData& m, const Words& words, DataConf
                how.token_type == none.token_type && how.val_data.empty(),
            value,
            "[{}] weights, documents, special, token-type and val-data are for texts and token files, and {} has "
-           "examples. Leave "
-           "them out.",
+           "examples. Leave them out.",
            m.command, name_of_files(files));
   detail::check_tokenizer(m.tokenizer, m.tokenizer_error,
                           fmt::format("[{}] {} has no tokenizer, and {} has messages. Name a model with a tokenizer.",

@@ -165,10 +165,9 @@ int run(ReproduceOptions& o) {
   if (const int status = repeat(t, o.model, run); status != 0 || !is_main_rank()) return status;
   const Checkpoint is = load_checkpoint(checkpoint_path(scratch.path()));
   if (found.empty() && last == steps) found = difference_at_end(run, was, is, scratch.path());
-  const std::string weights =
-      last == steps ? fmt::format(" and {}", detail::counted(int64_t(was.state.tensors.size()), "tensor")) : "";
-  fmt::print("{}\n",
-             found.empty() ? fmt::format("equal: {}{}", detail::counted(last, "step"), weights) : "differs: " + found);
+  std::string equal = "equal: " + detail::counted(last, "step");
+  if (last == steps) equal += " and " + detail::counted(std::ssize(was.state.tensors), "tensor");
+  fmt::print("{}\n", found.empty() ? equal : "differs: " + found);
   const auto number = [](int64_t n) { return n == 0 ? "" : std::to_string(n); };
   const std::tuple<const char*, std::string, std::string> places[] = {
       {"program", was.program, program_version()},

@@ -298,8 +298,7 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t 
   x = ln_f_.add(s.x, s.branch, o.compute).y;
   s = {};
   const DType compute = o.compute.value_or(wte_.out_dtype());
-  // (B, T, V) or (B, T, C)
-  x = with_head ? head_.forward(x, compute, o.rng, o.adapters, true) : x.to(compute);
+  x = with_head ? head_.forward(x, compute, o.rng, o.adapters, true) : x.to(compute);  // (B, T, V) or (B, T, C)
   if (with_head && config_.logit_cap > 0)
     x = op::unary<op::Isru>(widened(x) * (1 / config_.logit_cap)) * config_.logit_cap;
   if (one_row) x = reshape(x, {b, config_.classes});

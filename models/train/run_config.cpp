@@ -278,12 +278,9 @@ GptConfig model_preset(std::string_view name) {
   return configs[place_of("arch", name, kArchs)];
 }
 RunConfig detail::named_run(std::string_view name) {
-  RunConfig run;
-  if (std::ranges::count(kPresets, name) == 0) {
-    run.model = model_preset(name);
-    return run;
-  }
-  run = run_preset(name);
+  const bool is_preset = std::ranges::count(kPresets, name) > 0;
+  RunConfig run = is_preset ? run_preset(name) : RunConfig();
+  if (!is_preset) run.model = model_preset(name);
   run.data = {}, run.train.order = SampleOrder::random;
   return run;
 }
