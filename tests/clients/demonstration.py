@@ -1,4 +1,4 @@
-"""A model goes round: trained here, finetuned by peft, further here, run by llama.cpp.
+"""A model goes round: trained here, finetuned by peft, further here and in blocks, run by llama.cpp.
 
     python tests/clients/demonstration.py [--tapegrad build/release/bin/tapegrad] [--out DIR]
 
@@ -108,6 +108,21 @@ def go_round(tapegrad, out, text):
     run(tapegrad, "export", "--adapter", out / "letters", "--to", "gguf", "--out", out / "letters.gguf")
     check(greedy_llama_cpp(out / "base.gguf", out / "letters.gguf") == further, "llama.cpp adapts in another way")
     say("the adapter alone as GGUF: the same tokens over the base")
+
+    blocks, whole = out / "q8_0.gguf", out / "dequantized"
+    run(tapegrad, "export", "--model", out / "published", "--to", "gguf", "--dtype", "q8_0", "--out", blocks)
+    run(tapegrad, "finetune", "--model", blocks, "--data", loud, *RUN, "--targets", "*", "--max-steps", 60, "--out",
+        out / "over_blocks")
+    adapted = greedy_here(tapegrad, "--model", blocks, "--adapter", out / "over_blocks")
+    check(adapted != greedy_here(tapegrad, "--model", blocks), "the adapter over blocks changes nothing")
+    run(tapegrad, "export", "--model", blocks, "--dtype", "f32", "--to", "hf", "--out", whole)
+    model = transformers.AutoModelForCausalLM.from_pretrained(whole)
+    check(greedy_there(PeftModel.from_pretrained(model, out / "over_blocks")) == adapted, "peft differs over blocks")
+    run(tapegrad, "export", "--model", whole, "--to", "gguf", "--out", out / "dequantized.gguf")
+    run(tapegrad, "export", "--adapter", out / "over_blocks", "--to", "gguf", "--out", out / "over_blocks.gguf")
+    theirs = greedy_llama_cpp(out / "dequantized.gguf", out / "over_blocks.gguf")
+    check(theirs == adapted, "llama.cpp differs over dequantized blocks")
+    say(f"finetuned over a GGUF file in q8_0: the same tokens by peft and llama.cpp: {adapted!r}")
 
     for name, steps in (("run", 300), ("letters", 60)):
         check(shown(out / "logs" / name) == list(range(1, steps + 1)), f"TensorBoard shows other steps of {name}")
