@@ -38,7 +38,7 @@ TEST_CASE("results do not depend on the caller's mode (rounding up, subnormal nu
   };
   for (const auto& [mode, threads] : {std::pair(0x5f80u, 2), {0x9fc0u, 1}, {0x9fc0u, 2}, {0x1d00u, 2}})
     for (const bool lazy : {false, true})
-      for (auto& c : op_cases()) {
+      for (auto& c : in_turns(op_cases(), 5)) {
         CAPTURE_ALL(c.name(), mode, threads, lazy);
         const ThreadsScope use(threads);
         const auto usual = of(c, lazy);
@@ -147,7 +147,7 @@ TEST_CASE("values in any layout give the same results") {
   }
 }
 TEST_CASE("odd sizes round the widths of vectors and blocks") {
-  for (int64_t n : {1, 2, 15, 16, 17, 31, 33, 64, 257}) {
+  for (int64_t n : in_turns<int64_t>({1, 2, 15, 16, 17, 31, 33, 64, 257}, 3)) {
     CAPTURE(n);
     for (auto& c : op_cases({3, n})) check_against_f64(c, DType::f32);
     for (auto& c : op_cases({n, 2})) check_against_f64(c, DType::f32);
