@@ -31,7 +31,7 @@ struct LazyScope : ScopedValue<bool> {
   [[nodiscard]] LazyScope();
 };
 
-/// Saves memory: backward recomputes outputs of cheap ops (norms, pointwise functions, dropout, casts, and views of
+/// Saves memory: backward recomputes outputs of cheap ops (norms, rope, pointwise functions, dropout, casts, views of
 /// their results) that were recorded in this scope, once, from values on the tape, bit for bit. It saves only where
 /// another op keeps the cheap op's inputs. Leaves such as norms' biases must not be written in place before backward.
 /// autograd/recompute.h recomputes whole parts of a model.

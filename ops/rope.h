@@ -57,7 +57,9 @@ struct Rope : OpOf<Rope> {
   int64_t heads;
   Rope(double base, const RopeScaling& s, int64_t first, bool back, bool several, int64_t rotated)
       : theta(base), scaling(s), start(first), inverse(back), starts(several), heads(rotated) {}
-  Traits traits() const override { return {.may_alias = mask_of(0), .dynamic_attributes = true}; }
+  Traits traits() const override {
+    return {.may_alias = mask_of(0), .dynamic_attributes = true, .cheap_to_recompute = true};
+  }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return starts ? mask_of(1) : 0; }
   Tensors vjp(const Vjp&) const override;

@@ -216,20 +216,20 @@ Tensor SelfAttention::run(const Tensor& x, const LayerContext& c, bool weights) 
     y = self_attention(all, o.kv_heads, how);     // (B, T, NH, HS)
   } else {
     const auto in_heads = [&](const Tensor& part) { return transpose(part, 1, 2); };
-    Tensors parts = split(all, {o.heads, o.kv_heads, o.kv_heads}, 2);  // (B, T, NH or NHkv, HS) x 3
+    Tensors parts = split(all, {o.heads + o.kv_heads, o.kv_heads}, 2);  // queries and keys; values
     all = {};
+    const DType compute = parts[0].dtype(), inside = q_norm.weight ? q_norm.weight.dtype() : compute;
+    Tensors qk = split(parts[0].to(inside), {o.heads, o.kv_heads}, 2);  // (B, T, NH or NHkv, HS) x 2
     for (size_t i = 0; i < 2; ++i) {
-      const Norm& norm = i == 0 ? q_norm : k_norm;  // parameters' dtype, like all norms
-      const DType compute = parts[i].dtype();
-      const DType inside = norm.weight ? norm.weight.dtype() : compute;
-      if (o.qk_norm) parts[i] = norm.forward(parts[i].to(inside), compute).to(compute);
-      parts[i] = transposed(parts[i], parts[i].size(2));
+      if (o.qk_norm) qk[i] = (i == 0 ? q_norm : k_norm).forward(qk[i], compute).to(compute);
+      qk[i] = transposed(qk[i], qk[i].size(2));
     }
-    // On the tape, a view would keep unrotated queries and keys alive.
-    if (parts[2].requires_grad()) parts[2] = parts[2].contiguous();
-    const Tensor q = in_heads(parts[0]);                       // (B, NH, T, HS)
-    KvCache::Pair kv{in_heads(parts[1]), in_heads(parts[2])};  // (B, NHkv, T, HS) x 2
-    if (c.cache) kv = c.cache->append(c.layer, kv);            // (B, NHkv, past + T or capacity, HS) x 2
+    // On the tape, a view would keep queries and keys alive, which norms keep anyway unless they are converted.
+    const bool keeps_qk = o.qk_norm && inside == compute;
+    const Tensor v = parts[1].requires_grad() && !keeps_qk ? parts[1].contiguous() : parts[1];
+    const Tensor q = in_heads(qk[0]);                // (B, NH, T, HS)
+    KvCache::Pair kv{in_heads(qk[1]), in_heads(v)};  // (B, NHkv, T, HS) x 2
+    if (c.cache) kv = c.cache->append(c.layer, kv);  // (B, NHkv, past + T or capacity, HS) x 2
     if (weights) return tg::detail::attention_weights(q, kv.k, how);
     y = transpose(attention(q, kv.k, kv.v, how), 1, 2);  // (B, T, NH, HS)
   }

@@ -176,6 +176,8 @@ TEST_CASE("recompute: casts of weights, gates, and views of norms") {
     return sum(matmul(transpose(reshape(y, {2, kRows / 2, kCols}), 1, 2), reshape(y, {2, kRows / 2, kCols})));
   };
   check_saves(viewed, {activation(1), square(2), square(3), row(4)}, kBytes, 1);
+  const Function rotated = [](Inputs x) { return sum(linear(rope(rms_norm(linear(x[0], x[1]), x[3])), x[2])); };
+  check_saves(rotated, {activation(1), square(2), square(3), row(4)}, kBytes, 2);
 }
 TEST_CASE("recompute: a chain of cheap ops is cut by values that are kept, and each is computed again once") {
   const auto chain = [](int n) {
