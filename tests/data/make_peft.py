@@ -6,7 +6,8 @@ Made with Python 3.11, torch 2.15.0 (CPU, one thread), transformers 5.24.0, peft
 adapter_config.json and adapter_model.safetensors of random A and B, as save_pretrained() wrote them, and
 expected.safetensors: tokens (2, T) i64, the logits (2, T, V) f64 of the adapted model in f64, and for each tensor of
 the adapter, under its name, the gradient of the sum of squared logits, divided by 1000. tests/clients/adapters.py uses
-the same configurations.
+the same configurations. gguf_llama2 is an adapter as PEFT starts it over gguf/llama2.gguf,
+which transformers dequantises (needs gguf 0.19.0), with tokens (B, T) and the losses of steps of AdamW on them.
 """
 
 import argparse
@@ -66,19 +67,39 @@ def adapter_gradients(model, tokens):
     return logits.detach(), grads
 
 
+def save_adapter(model, folder, base, name):
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+    config = folder / "adapter_config.json"
+    config.write_text(config.read_text().replace(str(base), name))
+
+
 def make(name, base, options, folder):
     torch.manual_seed(zlib.crc32(name.encode()))
     model = adapted(base, options)
-    shutil.rmtree(folder, ignore_errors=True)
     vocabulary = model.config.vocab_size - (name in CLASSIFIERS)
     tokens = torch.randint(0, vocabulary, (2, 12))
     logits, grads = adapter_gradients(model, tokens)
-    model.float().save_pretrained(folder)
-    (folder / "README.md").unlink(missing_ok=True)
-    config = folder / "adapter_config.json"
-    config.write_text(config.read_text().replace(str(base), base.name))
+    save_adapter(model.float(), folder, base, base.name)
     save(folder / "expected.safetensors", {"tokens": tokens, "logits": logits, **grads}, {"base": base.name})
     print(" ", name, sum(f.stat().st_size for f in folder.iterdir()), "bytes")
+
+
+def make_losses(file, folder, steps=20):
+    torch.manual_seed(zlib.crc32(file.name.encode()))
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32,
+                                                 attn_implementation="eager")
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules="all-linear"))
+    save_adapter(model, folder, file.parent, file.name)
+    tokens, losses = torch.randint(0, model.config.vocab_size, (1, 4, 24)).repeat(steps, 1, 1), []
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0)
+    for batch in tokens:
+        losses.append(model(input_ids=batch, labels=batch).loss)
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    save(folder / "expected.safetensors", {"tokens": tokens[0], "losses": torch.stack(losses).detach().double()}, {})
 
 
 def main():
@@ -90,6 +111,7 @@ def main():
     print("torch", torch.__version__, "transformers", transformers.__version__, "peft", peft.__version__)
     for name, (base, options) in {**CASES, **CLASSIFIERS}.items():
         make(name, here / "huggingface" / base, options, out / name)
+    make_losses(here / "gguf/llama2.gguf", out / "gguf_llama2")
 
 
 if __name__ == "__main__":

@@ -71,7 +71,6 @@ void add_code_cases(std::vector<OpCase>& list, const CaseSizes& size) {
   };
   const TensorInit q4_k = floats({r, 144}, 0, 100), q6_k = floats({c, 210}, 0, 100),
                    ids{{2, r}, 0, double(r + c), true};
-  codes_of("block_rows", "all", {q4_k, q6_k}, [=](Inputs v) { return Tensors{dequantize(weight(v, 0), DType::f32)}; });
   codes_of("block_rows", "bf16", {q4_k, q6_k},
            [=](Inputs v) { return Tensors{dequantize(weight(v, 0), DType::bf16)}; });
   codes_of("quantize_nf4", "plain", {floats({r, 128})},

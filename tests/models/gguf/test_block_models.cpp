@@ -102,6 +102,69 @@ TEST_CASE("LoRA over blocks: losses and gradients of the dequantized model, in e
       }
 }
 
+TEST_CASE("LoRA over a GGUF file in q4_0: the losses of PEFT over its dequantized weights") {
+  const std::string folder = TG_TEST_DATA "/peft/gguf_llama2";
+  const SafetensorsFile expected(folder + "/expected.safetensors");
+  LoadedModel m = load_model(TG_TEST_DATA "/gguf/llama2.gguf", {}, DType::f32, Blocks::file);
+  const Lora lora = load_adapter(folder, m);
+  AdamW optimizer(lora.params().trainable(), {.lr = 1e-2, .weight_decay = 0});
+  const Tensor rows = expected.tensor("tokens");
+  const Batch batch{slice(rows, 1, 0, 23), slice(rows, 1, 1, 24)};
+  for (const double theirs : values<double>(expected.tensor("losses"))) {
+    const Tensor loss = m.model.loss(batch);
+    CHECK(std::abs(loss.item<double>() - theirs) <= 1e-5);
+    optimizer.step(backward(loss));
+  }
+}
+
+// The nearest multiples of a scale, as llama.cpp rounds.
+BlockWeight q4_0_of(const Tensor& w) {
+  std::vector<uint8_t> to;
+  const std::vector<float> all = values(w);
+  for (size_t at = 0; at < all.size(); at += 32) {
+    const float* const x = &all[at];
+    const float most = *std::max_element(x, x + 32, [](float a, float b) { return std::abs(a) < std::abs(b); });
+    const f16 d(most / -8);
+    const float inverse = most == 0 ? 0 : -8 / most;
+    const auto q = [&](int i) { return uint8_t(std::min(15, int(x[i] * inverse + 8.5f))); };
+    to.push_back(uint8_t(d.bits)), to.push_back(uint8_t(d.bits >> 8));
+    for (int i = 0; i < 16; ++i) to.push_back(uint8_t(q(i) | q(i + 16) << 4));
+  }
+  return {{{tensor(to, {w.size(0), w.size(1) / 32 * 18}), BlockFormat::q4_0}}};
+}
+TEST_CASE("finetuning over q4_0 of a trained model ends within 2 % of the loss over its f32 weights") {
+  const std::string text = read_file(TG_TEST_DATA "/prose.txt");
+  std::string other = text;
+  std::ranges::replace(other, 'e', 'E');
+  const GptConfig c = config(true);
+  const Params params;
+  const Gpt trained(params, c);
+  TrainConfig t = tiny_train();
+  t.batch = 8, t.max_steps = 300, t.eval_every = 0;
+  Trainer(trained, params, bytes_of(text), t).run();
+  double before = 0, after[2];
+  for (const bool blocks : {false, true}) {
+    const Params base;
+    const StateDict state = params.state();
+    TensorSource source{.shapes = {}, .read = [=](const std::string& name) { return state.at(name); }};
+    for (const auto& [name, x] : state) source.shapes[name] = x.shape();
+    if (blocks)
+      source.blocks = [=](const std::string& name) {
+        return state.at(name).ndim() == 2 ? std::optional(q4_0_of(state.at(name))) : std::nullopt;
+      };
+    base.load(std::move(source));
+    Gpt model(base, c);
+    const Lora lora = apply_lora(model, base, kAll);
+    Trainer trainer(model, lora.params(), bytes_of(other), t);
+    if (!blocks) before = trainer.validation_loss();
+    trainer.run();
+    after[blocks] = trainer.validation_loss();
+  }
+  CHECK(after[0] < 0.9 * before);
+  CHECK(after[1] != after[0]);
+  CHECK(std::abs(after[1] / after[0] - 1) < 0.02);
+}
+
 TEST_CASE("a Gpt over blocks: the hash knows codes and formats, adapters are saved and loaded") {
   Model2 a(config(true), true), plain(config(true), false);
   const std::string hash = weights_hash(a.params);
