@@ -7,7 +7,7 @@ f32. Seconds are the median of the steps after the first; memory is the largest 
 ratio is the median over the rounds. Needs gguf, safetensors, transformers, peft and bitsandbytes from PyPI."""
 import argparse, json, os, resource, statistics, subprocess, sys, tempfile, time
 
-# width, layers, heads, kv_heads, ff_width; 8b has the sizes of Llama-3.1-8B
+# width, layers, heads, kv_heads, ff_width; 8b is Llama-3.1-8B, without norms of queries and keys
 SHAPES = {
     "tiny": (64, 2, 4, 2, 128),
     "qwen3-0.6b": (1024, 28, 16, 8, 3072),
@@ -21,7 +21,8 @@ MODULES = ("*.attn.qkv", "*.attn.proj", "*.mlp.fc", "*.mlp.proj")
 
 def config_of(shape):
     width, layers, heads, kv_heads, ff = SHAPES[shape]
-    return dict(model_type="qwen3", architectures=["Qwen3ForCausalLM"], vocab_size=VOCABULARY.get(shape, 151936),
+    kind = ("llama", "Llama") if shape == "8b" else ("qwen3", "Qwen3")
+    return dict(model_type=kind[0], architectures=[kind[1] + "ForCausalLM"], vocab_size=VOCABULARY.get(shape, 151936),
                 hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads,
                 head_dim=width // heads if shape == "tiny" else 128, intermediate_size=ff,
                 tie_word_embeddings=shape != "8b", max_position_embeddings=4096, rms_norm_eps=1e-6, rope_theta=1e6,
@@ -41,7 +42,8 @@ def tensors_of(config):
                 ("self_attn.k_norm", "attn_k_norm", (c["head_dim"],)), ("self_attn.o_proj", "attn_output", (width, q)),
                 ("post_attention_layernorm", "ffn_norm", (width,)), ("mlp.gate_proj", "ffn_gate", (ff, width)),
                 ("mlp.up_proj", "ffn_up", (ff, width)), ("mlp.down_proj", "ffn_down", (width, ff))):
-            yield f"model.layers.{i}.{theirs}.weight", f"blk.{i}.{gguf}.weight", shape
+            if "_norm" not in theirs or c["model_type"] == "qwen3":
+                yield f"model.layers.{i}.{theirs}.weight", f"blk.{i}.{gguf}.weight", shape
     yield "model.norm.weight", "output_norm.weight", (width,)
     if not c["tie_word_embeddings"]:
         yield "lm_head.weight", "output.weight", (c["vocab_size"], width)
@@ -74,7 +76,7 @@ def make_gguf(path, config):
     """Random q4_0 blocks, the table q6_K: every byte pattern with a finite scale is a block."""
     import gguf, numpy as np
     rng = np.random.default_rng(0)
-    w = gguf.GGUFWriter(path, "qwen3")
+    w = gguf.GGUFWriter(path, config["model_type"])
     w.add_context_length(config["max_position_embeddings"]), w.add_embedding_length(config["hidden_size"])
     w.add_block_count(config["num_hidden_layers"]), w.add_feed_forward_length(config["intermediate_size"])
     w.add_head_count(config["num_attention_heads"]), w.add_head_count_kv(config["num_key_value_heads"])
