@@ -55,7 +55,7 @@ Values parts_of(Run& r, std::string_view s, const std::string* sep, int64_t most
     all.push_back(r.text(std::string(s.substr(0, n))));
   }
   if (sep) all.push_back(r.text(std::string(s)));
-  if (sep && right) std::reverse(all.begin(), all.end());
+  if (sep && right) std::ranges::reverse(all);
   return all;
 }
 Values lines_of(Run& r, std::string_view s) {
@@ -92,8 +92,8 @@ Value part_of(Run& r, const Value& x, const Value& name) {  // attribute named b
 Value sorted(Run& r, const Values& items, const Values& keys, bool reverse) {  // stable in both directions
   std::vector<size_t> order(items.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return reverse ? r.less(keys[b], keys[a]) : r.less(keys[a], keys[b]); });
+  std::ranges::stable_sort(
+      order, [&](size_t a, size_t b) { return reverse ? r.less(keys[b], keys[a]) : r.less(keys[a], keys[b]); });
   Values all;
   for (const size_t i : order) all.push_back(items[i]);
   return r.list(std::move(all));
@@ -161,9 +161,8 @@ Value text_method(Run& r, Name n, Call& c) {
     return r.text(std::move(to));
   }
   const Values all = has_form(c[1], Form::tuple) ? r.items(c[1]) : Values{c[1]};
-  return std::any_of(all.begin(), all.end(), [&](const Value& x) {
-    return n == "startswith" ? s.starts_with(text_of(x)) : s.ends_with(text_of(x));
-  });
+  return std::ranges::any_of(
+      all, [&](const Value& x) { return n == "startswith" ? s.starts_with(text_of(x)) : s.ends_with(text_of(x)); });
 }
 Value dict_method(Run& r, Name n, Call& c) {
   Items& d = c[0].as<Items>();
@@ -218,9 +217,9 @@ Value items_filter(Run& r, Name n, Call& c) {
   if (n == "first" || n == "last")
     return all.empty() ? r.undefined("an item of nothing") : n == "first" ? all.front() : all.back();
   if (n == "reverse")
-    return std::reverse(all.begin(), all.end()), x.kind == Value::string
-                                                     ? r.text(joined(r, all, "", true))
-                                                     : r.list(std::move(all), iterator ? Form::list : Form::iterator);
+    return std::ranges::reverse(all), x.kind == Value::string
+                                          ? r.text(joined(r, all, "", true))
+                                          : r.list(std::move(all), iterator ? Form::list : Form::iterator);
   const bool plain = n == "join" || n == "sum";
   for (const Value& y : all) {
     const Value key = n == "dictsort" ? y : part_of(r, y, n == "sort" ? c[3] : n == "sum" ? c[1] : c[2]);

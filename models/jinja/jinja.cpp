@@ -1,3 +1,4 @@
+#include <tapegrad/core/util/scoped_value.h>
 #include <tapegrad/models/jinja/jinja.h>
 #include <tapegrad/models/jinja/value.h>
 #include <tapegrad/models/tokenizers/regex.h>
@@ -16,26 +17,20 @@ using Expr = std::function<Value(Run&)>;
 using Step = std::function<void(Run&)>;
 using Target = std::function<void(Run&, Value)>;
 
-struct Deep {
-  size_t& n;
-  Deep(size_t& depth, size_t most) : n(depth) {
-    if (++n > most) refuse("the template or its macros are nested deeper than {}. Flatten it.", most);
+struct Deeper : ScopedValue<size_t> {
+  explicit Deeper(size_t& n, size_t most = SIZE_MAX) : ScopedValue(n, n + 1) {
+    if (n > most) refuse("the template or its macros are nested deeper than {}. Flatten it.", most);
   }
-  ~Deep() { --n; }
 };
-struct Inner {  // a block's scope
-  Run& r;
-  std::shared_ptr<Scope> outer;
-  Inner(Run& run, std::shared_ptr<Scope> of)
-      : r(run), outer(std::exchange(r.scope, std::make_shared<Scope>(std::move(of)))) {}
-  ~Inner() { r.scope = std::move(outer); }
+struct Inner : ScopedValue<std::shared_ptr<Scope>> {  // a block's scope
+  Inner(Run& r, std::shared_ptr<Scope> of) : ScopedValue(r.scope, std::make_shared<Scope>(std::move(of))) {}
 };
 void check_row(size_t n, std::string_view what) {
   if (n == kMostInRow) refuse("an expression has over {} {} in a row. Split it.", kMostInRow, what);
 }
 template <class F> Expr guarded(F f) {
   return [f = std::move(f)](Run& r) -> Value {
-    const Deep guard(r.deep, kDeepestRun);
+    const Deeper guard(r.deep, kDeepestRun);
     r.charge(1);
     return f(r);
   };
@@ -169,7 +164,7 @@ std::vector<Token> tokens_of(std::string_view raw, int& line) {
                                                                                      : 'O';
       if (!matched && !strip(t).empty()) refuse("'{}' is not supported in an expression.", strip(t));
       if (matched) all.push_back({kind, kind == 'S' ? unescaped(t.substr(1, t.size() - 2)) : std::string(t), line});
-      line += int(std::count(t.begin(), t.end(), '\n'));
+      line += int(std::ranges::count(t, '\n'));
     });
     if (!comment) all.push_back({variable ? 'v' : 'b', "", line});
     at += inside.size();
@@ -197,7 +192,7 @@ struct Macro {
   Step body = {};
   bool takes_caller = false;
   Value operator()(Run& r, Call& c, const std::shared_ptr<Scope>& scope) const {
-    const Deep guard(r.deep, kDeepestRun);
+    const Deeper guard(r.deep, kDeepestRun);
     const Inner inner(r, scope);
     if (c.values.size() > names.size())
       refuse("the macro '{}' has {} arguments. It takes {}.", name, c.values.size(), names.size());
@@ -259,13 +254,12 @@ struct Parser {
     return comma ? all_of(std::move(all), Form::tuple) : all[0];
   }
   Expr expression() {
-    const Deep guard(deep, kMostNested);
+    const Deeper guard(deep, kMostNested);
     Expr a = level(0);
     while (skip("if")) {
-      ++soft;
+      const Deeper softly(soft);
       Expr condition = level(0),
            other = skip("else") ? expression() : [](Run& r) { return r.undefined("the other value of 'if'"); };
-      --soft;
       a = guarded([=](Run& r) { return r.truth(condition(r)) ? a(r) : other(r); });
     }
     return a;
@@ -286,7 +280,7 @@ struct Parser {
     return a;
   }
   Expr comparison() {
-    const Deep guard(deep, kMostNested);
+    const Deeper guard(deep, kMostNested);
     if (skip("not")) return guarded([a = comparison()](Run& r) { return Value(!r.truth(a(r))); });
     Expr a = level(3);
     std::vector<std::pair<std::string, Expr>> rest;
@@ -309,7 +303,7 @@ struct Parser {
     });
   }
   Expr unary(bool filters) {
-    const Deep guard(deep, kMostNested);
+    const Deeper guard(deep, kMostNested);
     const bool sign = is("-") || is("+");
     const int64_t factor = is("-") ? -1 : 1;
     if (sign) next();
@@ -327,7 +321,7 @@ struct Parser {
     return a;
   }
   Expr primary() {
-    const Deep guard(deep, kMostNested);
+    const Deeper guard(deep, kMostNested);
     const Token t = next();
     if (t.kind == 'N') {
       if (t.text == "true" || t.text == "True" || t.text == "false" || t.text == "False")
@@ -445,7 +439,7 @@ struct Parser {
   }
 
   Target target() {
-    const Deep guard(deep, kMostNested);
+    const Deeper guard(deep, kMostNested);
     std::vector<Target> all;
     bool comma = false;
     do {
@@ -481,13 +475,17 @@ struct Parser {
     kind('b', "the end of a tag");
     return body(ends);
   }
+  Step captured_block(std::string_view end) {
+    const Deeper capture(captures);
+    return block({end});
+  }
   // Statements until a tag of `ends`, skipped if the only one.
   Step body(const std::vector<std::string_view>& ends) {
-    const Deep guard(deep, kMostNested);
+    const Deeper guard(deep, kMostNested);
     std::vector<Step> all;
     while (now().kind != 'E') {
       const Token t = next();
-      if (t.kind == 'B' && std::any_of(ends.begin(), ends.end(), [&](std::string_view e) { return is(e); })) {
+      if (t.kind == 'B' && std::ranges::any_of(ends, [&](std::string_view e) { return is(e); })) {
         if (ends.size() == 1) next();
         return steps_of(std::move(all));
       }
@@ -502,7 +500,7 @@ struct Parser {
         step = statement(kind('N', "a tag"));
       kind(t.kind == 'V' ? 'v' : 'b', "the end of a tag");
       all.push_back([step = std::move(step), begin = t.line](Run& r) {
-        const Deep inner(r.deep, kDeepestRun);
+        const Deeper inner(r.deep, kDeepestRun);
         r.charge(1);
         r.line = begin;
         step(r);
@@ -519,7 +517,7 @@ struct Parser {
   std::shared_ptr<Macro> macro(std::string name, std::string_view end, std::pair<Expr, Arguments>* called = nullptr) {
     auto m = std::make_shared<Macro>(Macro{std::move(name)});
     const bool outer_caller = std::exchange(caller, false);
-    const size_t outer_loops = std::exchange(loops, 0), outer_soft = std::exchange(soft, 0);
+    const ScopedValue<size_t> no_loop(loops, 0), not_soft(soft, 0);
     if (!called || is("(")) {
       expect("(");
       listed(")", [&] {
@@ -529,11 +527,9 @@ struct Parser {
       });
     }
     if (called) called->first = primary(), called->second = arguments();
-    ++captures;
-    m->body = block({end});
-    --captures;
+    m->body = captured_block(end);
     m->takes_caller = caller;
-    caller |= outer_caller, loops = outer_loops, soft = outer_soft;
+    caller |= outer_caller;
     return m;
   }
   static Value bound(Run& r, const std::shared_ptr<Macro>& m) {
@@ -543,12 +539,11 @@ struct Parser {
   Step statement(const std::string& tag) {
     if (tag == "if") {
       std::vector<std::pair<Expr, Step>> all;
-      ++soft;
+      const Deeper softly(soft);
       for (std::string word = tag; word == "if" || word == "elif" || word == "else"; word = next().text) {
         Expr when = word == "else" ? [](Run&) { return Value(true); } : tuple(false);
         all.emplace_back(std::move(when), block({word == "else" ? "endif" : "elif", "else", "endif"}));
       }
-      --soft;
       return [=](Run& r) {
         for (const auto& [when, then] : all)
           if (r.truth(when(r))) return then(r);
@@ -562,9 +557,7 @@ struct Parser {
     if (tag == "set") {
       Target to = target();
       if (skip("=")) return [to, e = tuple()](Run& r) { to(r, e(r)); };
-      ++captures;
-      Step inner = block({"endset"});
-      --captures;
+      Step inner = captured_block("endset");
       return [=](Run& r) {
         const Value v = [&] {
           const Inner scope(r, r.scope);
@@ -589,9 +582,7 @@ struct Parser {
     }
     if (tag == "generation") {
       if (captures) refuse("'generation' within a macro or another tag that captures text is not supported.");
-      ++captures;
-      Step inner = block({"endgeneration"});
-      --captures;
+      Step inner = captured_block("endgeneration");
       return [=](Run& r) {
         const Inner scope(r, r.scope);
         const size_t from = r.out.size();
@@ -606,12 +597,11 @@ struct Parser {
     Target to = target();
     expect("in");
     Expr of = tuple(false), when = skip("if") ? expression() : Expr();
-    const size_t outer_soft = std::exchange(soft, 0);
+    const ScopedValue<size_t> not_soft(soft, 0);
     ++loops;
     Step inner = block({"endfor", "else"});
     --loops;
     Step other = next().text == "else" ? block({"endfor"}) : [](Run&) {};
-    soft = outer_soft;
     return [=, uses_loop = mentioned.contains("loop")](Run& r) {
       Values all;
       for (const Value& x : r.items(of(r))) {

@@ -62,7 +62,7 @@ void quote(std::string& to, std::string_view s) {
 
 std::string_view first(std::string_view s) { return s.substr(0, std::max<size_t>(1, detail::first_of(s).length)); }
 char32_t code_of(std::string_view s) { return detail::first_of(s).code; }
-size_t offset_of(std::string_view s, int64_t point) {
+static size_t offset_of(std::string_view s, int64_t point) {
   size_t at = 0;
   for (; point > 0 && at < s.size(); --point) at += first(s.substr(at)).size();
   return at;
@@ -175,7 +175,7 @@ Value Run::binary(std::string_view op, const Value& a, const Value& b) {
   }
   if (op == "in" && b.kind != Value::string) {
     const Values all = items(b);
-    return std::any_of(all.begin(), all.end(), [&](const Value& x) { return equal(a, x); });
+    return std::ranges::any_of(all, [&](const Value& x) { return equal(a, x); });
   }
   if (a.is_number() && b.is_number()) {
     const bool wholes = a.is_whole() && b.is_whole();

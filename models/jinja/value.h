@@ -120,7 +120,6 @@ std::string type_of(const Value&);  // type name or undefined name
 // First character's bytes and code point; an invalid byte is a character.
 std::string_view first(std::string_view);
 char32_t code_of(std::string_view);
-size_t offset_of(std::string_view, int64_t point);
 bool is_space(char32_t);
 std::string_view strip(std::string_view, bool left = true, bool right = true, const std::string* chars = nullptr);
 std::string escaped(std::string_view);  // HTML
