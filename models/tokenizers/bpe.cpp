@@ -97,12 +97,6 @@ class Encoder {
   std::deque<std::string> kept_[2];  // texts in open_, current one
   std::vector<std::unique_ptr<detail::BpeMemory>> memories_;
 };
-std::string without(std::string_view text, std::string_view dropped) {
-  std::string kept;
-  for (size_t at; (at = text.find(dropped)) != text.npos; text.remove_prefix(at + dropped.size()))
-    kept += text.substr(0, at);
-  return kept.append(text);
-}
 void encode_one(const detail::BpeParts& p, std::string_view text, EncodeOptions options, Encoder& out) {
   // Finds added tokens; plain(text, starts the part) takes the rest.
   const auto find = [&](const detail::AddedTokens& tokens, std::string_view part, const auto& plain) {
@@ -118,7 +112,7 @@ void encode_one(const detail::BpeParts& p, std::string_view text, EncodeOptions 
     if (!p.normalizer.empty()) part = out.keep(detail::normalized(p.normalizer, part), 0);
     find(p.added_normalized, part, [&](std::string_view rest, bool rest_begins) {
       if (!options.dropped.empty() && rest.find(options.dropped) != rest.npos)
-        rest = out.keep(without(rest, options.dropped), 1);
+        rest = out.keep(detail::Replace{std::string(options.dropped), ""}.of(rest, rest.size()), 1);
       out.add(rest, begins && rest_begins);
     });
   });

@@ -53,7 +53,7 @@ class Field {
     constexpr int64_t kMost = 1 << 20;
     const int64_t id = value_->is_number_integer() ? value_->get<int64_t>() : -1;
     if (id < 0 || id >= kMost)
-      fail(fmt::format("is {}, and ids are whole numbers from 0 to {}", detail::text_of(*value_), kMost - 1));
+      fail(fmt::format("is {}, and ids are whole numbers from 0 to {}", text_of(*value_), kMost - 1));
     return int32_t(id);
   }
   // Index of the value in `known`.
@@ -67,24 +67,20 @@ class Field {
   [[noreturn]] void unknown(const std::string& type) const {
     fail(fmt::format("has the type \"{}\", which is not known", type));
   }
-  // Calls f() for this step, or for each of a Sequence's `list`.
-  template <class F> void each(std::string_view list, F f) const {
-    size_t count = 0;
-    each(list, f, count);
+  // This step, or those of a Sequence's `list`.
+  std::vector<Field> steps(std::string_view list) const {
+    // Each step reads all text; published tokenizers have <= 10.
+    constexpr size_t kMost = 64;
+    if (is_null()) return {};
+    if (type() != "Sequence") return {*this};
+    std::vector<Field> all;
+    for (const Field& step : (*this)[list].elements())
+      for (Field& s : step.steps(list)) all.push_back(std::move(s));
+    if (all.size() > kMost) all[kMost].fail(fmt::format("is step {}, and there may be {}", kMost + 1, kMost));
+    return all;
   }
 
  private:
-  template <class F> void each(std::string_view list, F f, size_t& count) const {
-    // Each step reads all text; published tokenizers have <= 10.
-    constexpr size_t kMost = 64;
-    if (is_null()) return;
-    if (type() != "Sequence") {
-      if (++count > kMost) fail(fmt::format("is step {}, and there may be {}", count, kMost));
-      return f(*this);
-    }
-    for (const Field& step : (*this)[list].elements()) step.each(list, f, count);
-  }
-
   const Json* value_;
   std::string path_;
   const std::string* source_;
@@ -102,7 +98,7 @@ Replace replace_of(const Field& step) {
   return {step["pattern"]["String"].text_that_is_not_empty(), step["content"].text()};
 }
 void read_normalizer(const Field& root, BpeParts& parts) {
-  root.each("normalizers", [&](const Field& step) {
+  for (const Field& step : root.steps("normalizers")) {
     const std::string type = step.type();
     if (type == "NFC")
       parts.normalizer.emplace_back(Nfc());
@@ -112,7 +108,7 @@ void read_normalizer(const Field& root, BpeParts& parts) {
       parts.normalizer.emplace_back(replace_of(step));
     else
       step.unknown(type);
-  });
+  }
 }
 
 Metaspace::Prepend prepend_of(const Field& step) {
@@ -121,7 +117,7 @@ Metaspace::Prepend prepend_of(const Field& step) {
   return step["add_prefix_space"].flag(true) ? Metaspace::Prepend::always : Metaspace::Prepend::never;
 }
 void read_cuts(const Field& root, BpeParts& parts) {
-  root.each("pretokenizers", [&](const Field& step) {
+  for (const Field& step : root.steps("pretokenizers")) {
     const std::string type = step.type();
     if (parts.model.byte_level) step.fail("comes after ByteLevel, which must be the last");
     if (type == "ByteLevel") {
@@ -149,7 +145,7 @@ void read_cuts(const Field& root, BpeParts& parts) {
     } else {
       step.unknown(type);
     }
-  });
+  }
 }
 
 void name_token(const Field& at, const std::string& name, int32_t id, BpeParts& parts, std::vector<bool>& taken) {
@@ -167,7 +163,7 @@ void read_merges(const Field& merges, BpeParts& parts) {
   uint32_t rank = 0;
   for (const Json& merge : merges.value()) {
     const auto fail = [&](const std::string& what) {
-      merges.fail(fmt::format("has the element {}, {}, {}", rank, detail::text_of(merge), what));
+      merges.fail(fmt::format("has the element {}, {}, {}", rank, text_of(merge), what));
     };
     std::string left, right;
     if (merge.is_string()) {
@@ -195,12 +191,12 @@ void read_model(const Field& root, BpeParts& parts, std::vector<bool>& taken) {
   if (const Field type = root["type"]; !type.is_null() && type.text() != "BPE") root.unknown(type.text());
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
     if (const Field f = root[key]; !f.is_null() && f.value() != Json("") && f.value() != Json(0.0))
-      f.fail(fmt::format("is {}, and must be null", detail::text_of(f.value())));
+      f.fail(fmt::format("is {}, and must be null", text_of(f.value())));
   const Field vocabulary = root["vocab"];
   if (!vocabulary.value().is_object()) vocabulary.fail("is not an object");
   const auto& tokens = vocabulary.value().items();
   for (const auto& [name, id] : tokens) {
-    const int32_t checked = Field(id, fmt::format("model.vocab[{}]", detail::text_of(Json(name))), "").id();
+    const int32_t checked = Field(id, fmt::format("model.vocab[{}]", text_of(Json(name))), "").id();
     name_token(vocabulary, name, checked, parts, taken);
   }
   read_merges(root["merges"], parts);
@@ -252,9 +248,9 @@ std::vector<AddedToken> read_added(const Field& root, BpeParts& parts, std::vect
 }
 
 void read_template(const Field& root, BpeParts& parts) {
-  root.each("processors", [&](const Field& step) {
+  for (const Field& step : root.steps("processors")) {
     const std::string type = step.type();
-    if (type == "ByteLevel") return;
+    if (type == "ByteLevel") continue;
     if (type != "TemplateProcessing") step.unknown(type);
     bool text_seen = false;
     for (const Field& item : step["single"].elements()) {
@@ -267,7 +263,7 @@ void read_template(const Field& root, BpeParts& parts) {
         (text_seen ? parts.after : parts.before).push_back(id.id());
     }
     if (!text_seen) step["single"].fail("has no text");
-  });
+  }
 }
 
 struct Decoder {
@@ -287,7 +283,7 @@ struct Decoder {
 Decoder read_decoder(const Field& root, BpeParts& parts) {
   Decoder d;
   if (root.is_null()) root.fail("is missing, and says how tokens become text");
-  root.each("decoders", [&](const Field& step) {
+  for (const Field& step : root.steps("decoders")) {
     const std::string type = step.type();
     if (type == "ByteLevel") {
       d.byte_level = true;
@@ -305,7 +301,7 @@ Decoder read_decoder(const Field& root, BpeParts& parts) {
     } else {
       step.unknown(type);
     }
-  });
+  }
   if (d.byte_level && (d.byte_fallback || !d.replacements.empty())) root.fail("has other steps next to ByteLevel");
   return d;
 }

@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/tokenizers/pipeline.h>
+#include <tapegrad/models/tokenizers/bpe_parts.h>
 #include <tapegrad/models/tokenizers/utf8.h>
 
 #include <algorithm>
@@ -7,6 +7,12 @@
 namespace tg::detail {
 namespace {
 
+void check_bytes(size_t bytes, size_t most) {
+  TG_CHECK(bytes <= most, value,
+           "[tokenizer] its steps make {} bytes of a text or token, and may make {}, 16 times its size. Use another "
+           "tokenizer.",
+           bytes, most);
+}
 bool begins_with(const Regex& regex, std::string_view text) {
   return regex.matches_whole(text.substr(0, first_of(text).length));
 }
@@ -102,12 +108,6 @@ class Cutter {
 
 }  // namespace
 
-void check_bytes(size_t bytes, size_t most) {
-  TG_CHECK(bytes <= most, value,
-           "[tokenizer] its steps make {} bytes of a text or token, and may make {}, 16 times its size. Use another "
-           "tokenizer.",
-           bytes, most);
-}
 std::string Replace::of(std::string_view text, size_t most) const {
   std::string all;
   for (size_t at = 0;;) {

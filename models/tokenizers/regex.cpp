@@ -23,6 +23,11 @@ struct RegexScratch {
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
 };
+thread_local const RegexScratch regex_scratch;
+[[noreturn]] void fail_backtracking() {
+  fail(Error::Kind::value,
+       "[pattern] splitting the text takes too many steps. The pattern backtracks too much; make it simpler.");
+}
 
 constexpr std::string_view kClasses[] = {"L",  "M",  "N",  "P",  "S",  "Lu", "Ll",
                                          "Lt", "Lm", "Lo", "Nd", "Nl", "No", "Han"};
@@ -156,14 +161,6 @@ class RegexReader {
   bool in_class_ = false, after_atom_ = false;
   char before_ = 0;  // character before this part
 };
-
-namespace {
-thread_local const RegexScratch regex_scratch;
-[[noreturn]] void fail_backtracking() {
-  fail(Error::Kind::value,
-       "[pattern] splitting the text takes too many steps. The pattern backtracks too much; make it simpler.");
-}
-}  // namespace
 
 Regex::Regex(std::string_view pattern, Use use) : text_(pattern) {
   RegexReader reader(text_, use == Use::whole);

@@ -2,7 +2,7 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/rng.h>
 #include <tapegrad/models/tokenizers/bpe.h>
-#include <tapegrad/models/tokenizers/pipeline.h>
+#include <tapegrad/models/tokenizers/bpe_parts.h>
 
 #include "support/effort.h"
 #include "support/files.h"
