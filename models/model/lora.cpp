@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
+#include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/model/lora.h>
 
@@ -45,11 +46,8 @@ std::vector<NamedLinear> detail::lora_targets(const Linears& model, const LoraCo
              "the model again.",
              l.name);
     for_modules(l, [&](const std::string& name, nn::LoraRows rows) {
-      try {
-        c.options(name).validate(l.layer->in(), rows.count);
-      } catch (const Error& e) {
-        throw Error(e.kind(), fmt::format("{}\n    for module '{}'", e.what(), name), e.scoped());
-      }
+      explained([&] { c.options(name).validate(l.layer->in(), rows.count); },
+                [&](const Error&) { return fmt::format("    for module '{}'", name); });
     });
   }
   return r;
