@@ -91,19 +91,8 @@ Json prepared(const Json& conversation, const Tokenizer* tokenizer) {
     return text;
   });
 }
-Json object_of(const std::string& folder, const char* name) {
-  const auto text = detail::text_in(folder, name);
-  if (!text) return Json::object();
-  const Json file = detail::parse_json(*text, "chat", folder + "/" + name, 64);
-  return file.is_object() ? file : Json::object();
-}
-// Calls f(); its Errors become Errors of a template.
 template <class F> auto of_template(const F& f) {
-  try {
-    return f();
-  } catch (const Error& e) {
-    throw Error(e.kind(), fmt::format("{}\n    --chat-format sets another template", e.what()));
-  }
+  return detail::explained(f, [](const Error&) { return "    --chat-format sets another template"; });
 }
 }  // namespace
 
@@ -227,8 +216,8 @@ ChatTemplate::Stop ChatTemplate::stop(const Tokenizer& tokenizer) const {
 }
 
 std::string detail::chat_template_of(const std::string& folder) {
-  if (const auto text = detail::text_in(folder, "chat_template.jinja")) return *text;
-  const Json config = object_of(folder, "tokenizer_config.json"), &found = config.member("chat_template");
+  if (const auto text = text_in(folder, "chat_template.jinja")) return *text;
+  const Json config = json_in(folder, "tokenizer_config.json", "chat"), &found = config.member("chat_template");
   for (const Json& t : found)
     if (t.contains("template") && t.member("name") == Json("default")) return t["template"].text();
   return found.text();
@@ -238,7 +227,8 @@ Json detail::special_tokens_of(const std::vector<std::string>& folders, const To
   Json all = {{"eos_token", end >= 0 ? tokenizer.decode(std::vector{end}) : ""}};
   for (const std::string& folder : folders)
     for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
-      const Json file = object_of(folder, name);
+      const Json file = json_in(folder, name, "chat");
+      if (!file.is_object()) continue;
       for (const auto& [key, x] : file.items()) {
         if (!key.ends_with("_token") || key.starts_with("add_")) continue;
         const Json& text = x.is_object() ? x.member("content") : x;
@@ -249,7 +239,7 @@ Json detail::special_tokens_of(const std::vector<std::string>& folders, const To
   return all;
 }
 std::string detail::without_generation(std::string text) {
-  static const detail::Regex kTags(R"(\{%[\-+]?\s{0,99}(?:end)?generation\s{0,99}[\-+]?%\})");
+  static const Regex kTags(R"(\{%[\-+]?\s{0,99}(?:end)?generation\s{0,99}[\-+]?%\})");
   std::string to;
   kTags.split(text, [&](size_t begin, size_t end, bool matched) {
     std::string part = text.substr(begin, end - begin);

@@ -243,8 +243,7 @@ struct GgufVocabulary {
   void set_special(GgufWriter& to, const GgufOptions& o) const {
     std::vector<Json> files;  // the first file with the token counts
     for (const char* name : {"generation_config.json", "config.json", "tokenizer_config.json"})
-      if (const auto text = detail::text_in(o.origin ? o.origin->folder : "", name))
-        files.push_back(detail::parse_json(*text, kOp, o.origin->folder + "/" + name, 64));
+      files.push_back(detail::json_in(o.origin ? o.origin->folder : "", name, kOp));
     const auto noted = [&](const std::string& kind) -> int64_t {  // or -1
       for (const Json& file : files) {
         const Json &id = file.member(kind + "_token_id"), &token = file.member(kind + "_token"),

@@ -135,48 +135,48 @@ void copy_with_permissions(const std::string& folder, const char* name, const st
 }  // namespace
 
 std::vector<std::string> detail::huggingface_files(const std::string& folder) {
-  std::vector<std::string> all = detail::weight_files(folder);
+  std::vector<std::string> all = weight_files(folder);
   all.push_back("config.json");
   all.insert(all.end(), std::begin(kOthers), std::end(kOthers));
   return all;
 }
 
 HuggingFaceSource detail::read_huggingface(const std::string& folder) {
-  HuggingFaceSource origin{.folder = folder, .config = detail::model_config_text(folder), .model = {}, .dtypes = {}};
+  HuggingFaceSource origin{.folder = folder, .config = model_config_text(folder), .model = {}, .dtypes = {}};
   std::optional<GptConfig> before;
   const std::string config_path = folder + "/config.json";
   in_file(config_path, [&] {
-    origin.model = detail::gpt_config_from_huggingface(origin.config, config_path);
-    before = stored_config(detail::own_json(origin.config));
+    origin.model = gpt_config_from_huggingface(origin.config, config_path);
+    before = stored_config(own_json(origin.config));
   });
-  origin.eos_tokens = detail::eos_tokens_of_huggingface(folder);
-  if (detail::is_gguf(folder)) return origin;
-  const Weights w(folder, detail::family_of(origin.model));
+  origin.eos_tokens = eos_tokens_of_huggingface(folder);
+  if (is_gguf(folder)) return origin;
+  const Weights w(folder, family_of(origin.model));
   for (const auto& [theirs, name] : w.in_file) origin.dtypes[theirs] = w.shards.info(name).dtype;
   if (before && still_says(*before, origin.model, w)) origin.model = *before;
   return origin;
 }
 
 TensorSource detail::huggingface_weights(const std::string& folder, const GptConfig& c, DType dtype, bool keep_blocks) {
-  if (detail::is_gguf(folder)) {
-    const auto file = std::make_shared<const detail::GgufWeights>(folder, c);
+  if (is_gguf(folder)) {
+    const auto file = std::make_shared<const GgufWeights>(folder, c);
     TensorSource source{file->shapes(), [=](const std::string& ours) { return file->read(ours, dtype); }};
     if (keep_blocks) source.blocks = [=](const std::string& ours) { return file->blocks(ours); };
     return source;
   }
-  const auto w = std::make_shared<const Weights>(folder, detail::family_of(c));
-  auto entries = std::make_shared<std::map<std::string, detail::TensorMapping>>();
+  const auto w = std::make_shared<const Weights>(folder, family_of(c));
+  auto entries = std::make_shared<std::map<std::string, TensorMapping>>();
   TensorSource source;
   std::set<std::string> known;
-  for (detail::TensorMapping& e : detail::whole_layout_of(detail::family_of(c), c)) {
-    for (const detail::TensorSlice& p : e.pieces) w->check(e, p), known.insert(p.theirs);
+  for (TensorMapping& e : whole_layout_of(family_of(c), c)) {
+    for (const TensorSlice& p : e.pieces) w->check(e, p), known.insert(p.theirs);
     if (e.filling) continue;
     source.shapes[e.ours] = e.shape();
     (*entries)[e.ours] = std::move(e);
   }
   if (c.tied_head && !c.classes && w->in_file.contains(kHead)) {
     const std::string& table = entries->at("wte.weight").pieces[0].theirs;
-    TG_CHECK(detail::same_bits(w->tensor(kHead), w->tensor(table)), value,
+    TG_CHECK(same_bits(w->tensor(kHead), w->tensor(table)), value,
              "[huggingface] {} has '{}' and '{}' with different values, and config.json says that they are one "
              "(tie_word_embeddings). Set that to false, or remove the tensor that does not belong to the model.",
              folder, kHead, table);
@@ -198,22 +198,18 @@ void detail::save_tokenizer(const std::string& folder, const Tokenizer& tokenize
   if (context) j["model_max_length"] = *context;
   if (const int64_t end = tokenizer.end_of_text(); end >= 0) j["eos_token"] = tokenizer.decode({&end, 1});
   if (!chat_template.empty()) j["chat_template"] = chat_template;
-  detail::write_file_atomically(folder + "/tokenizer.json", tokenizer_json(tokenizer));
-  detail::write_file_atomically(folder + "/tokenizer_config.json", detail::text_of(j, 2) + "\n");
+  write_file_atomically(folder + "/tokenizer.json", tokenizer_json(tokenizer));
+  write_file_atomically(folder + "/tokenizer_config.json", text_of(j, 2) + "\n");
 }
 
 void detail::save_ends(const std::string& folder, const std::vector<int64_t>& ends, const Tokenizer& tokenizer) {
-  const auto read = [&](const std::string& name) {
-    const std::string path = folder + "/" + name;
-    return detail::path_exists(path) ? detail::parse_json(MappedFile(path).text(), "huggingface", path, 64)
-                                     : Json::object();
-  };
+  const auto read = [&](std::string_view name) { return json_in(folder, name, "huggingface"); };
   const auto add = [&](const std::string& name, const char* key, const Json& x) {
     Json j = read(name);
     j[key] = x;
-    detail::write_file_atomically(folder + "/" + name, detail::text_of(j, 2) + "\n");
+    write_file_atomically(folder + "/" + name, text_of(j, 2) + "\n");
   };
-  std::vector<int64_t> all = detail::eos_tokens_of_huggingface(folder);
+  std::vector<int64_t> all = eos_tokens_of_huggingface(folder);
   const size_t named = all.size();
   for (const int64_t end : ends)
     if (std::ranges::find(all, end) == all.end()) all.push_back(end);
@@ -222,7 +218,7 @@ void detail::save_ends(const std::string& folder, const std::vector<int64_t>& en
     if (more) add(name, "eos_token_id", all.size() == 1 ? Json(all[0]) : Json(all));
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"})
     if (const Json j = read(name); j.contains("eos_token") && !j["eos_token"].is_null()) return;
-  if (all.empty() || (!more && detail::chat_template_of(folder).find("eos_token") == std::string::npos)) return;
+  if (all.empty() || (!more && chat_template_of(folder).find("eos_token") == std::string::npos)) return;
   const int64_t end = tokenizer.end_of_text() >= 0 ? tokenizer.end_of_text() : all[0];
   add("tokenizer_config.json", "eos_token", tokenizer.decode({&end, 1}));
 }

@@ -290,7 +290,7 @@ const char* torch_name(DType d) { return d == DType::bf16 ? "bfloat16" : d == DT
 }  // namespace
 
 GptConfig detail::gpt_config_from_huggingface(std::string_view text, const std::string& source) {
-  const Json json = detail::parse_json(text, "huggingface", source, kDepth);
+  const Json json = parse_json(text, "huggingface", source, kDepth);
   TG_CHECK(json.is_object(), value, "[huggingface] {} holds {}. A config.json of transformers is an object.", source,
            json.type_name());
   const Keys k{json};
@@ -311,27 +311,25 @@ GptConfig detail::gpt_config_from_huggingface(std::string_view text, const std::
 
 std::vector<int64_t> detail::eos_tokens_of_huggingface(const std::string& folder) {
   for (const char* name : {"generation_config.json", "config.json"}) {
-    const std::string source = folder + "/" + name;
-    const auto text = detail::text_in(folder, name);
-    const Json json = text ? detail::parse_json(*text, "huggingface", source, kDepth) : Json();
-    const Json* x = json.is_object() ? Keys{json}.find("eos_token_id") : nullptr;
+    const Json json = json_in(folder, name, "huggingface");
+    const Json* x = find_value(json, "eos_token_id");
     if (!x || (x->is_array() && x->empty())) continue;
     const auto is_token = [](const Json& t) {
       return t.is_number_unsigned() && std::in_range<int64_t>(t.get<uint64_t>());
     };
     TG_CHECK(x->is_array() ? std::all_of(x->begin(), x->end(), is_token) : is_token(*x), value,
-             "[huggingface] 'eos_token_id' of {} is {}. It must be the id of a token, or a list of ids.", source,
-             shown(*x));
+             "[huggingface] 'eos_token_id' of {} is {}. It must be the id of a token, or a list of ids.",
+             folder + "/" + name, shown(*x));
     return x->is_array() ? x->get<std::vector<int64_t>>() : std::vector{x->get<int64_t>()};
   }
   return {};
 }
 
 std::string detail::gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
-  const Family family = detail::family_of(c);
+  const Family family = family_of(c);
   TG_CHECK(family != Family::none, value,
            "[huggingface] transformers has no model like this one: {}. Train a model of one family.",
-           detail::family_mismatch(c));
+           family_mismatch(c));
   const auto type = std::ranges::find_if(kTypes, [&](const ModelType& t) { return t.family == family; });
   Json all = {
       {"architectures", Json::array({fmt::format("{}{}", type->stem, c.classes ? kClassifier : type->language_model)})},
@@ -351,8 +349,8 @@ std::string detail::gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
   visit_sizes(gpt2, c.with_sizes(), [&](const char* key, int64_t x) { all[key] = x; });
   const Json more = gpt2 ? gpt2_keys(c) : llama_keys(c.with_sizes(), family);
   for (const auto& [key, x] : more.items()) all[key] = x;
-  all["tapegrad"]["model"] = detail::own_json(to_json(c));
-  return detail::text_of(all, 2) + "\n";
+  all["tapegrad"]["model"] = own_json(to_json(c));
+  return text_of(all, 2) + "\n";
 }
 
 std::string detail::model_config_text(const std::string& folder) {
@@ -360,14 +358,14 @@ std::string detail::model_config_text(const std::string& folder) {
   constexpr size_t kMost = 50'000'000;  // bytes
   const std::string path = folder + "/config.json";
   std::error_code error;
-  if (detail::is_gguf(folder)) {
-    Json config = detail::own_json(detail::gpt_config_to_huggingface(detail::gguf_config(detail::GgufFile(folder))));
+  if (is_gguf(folder)) {
+    Json config = own_json(gpt_config_to_huggingface(gguf_config(GgufFile(folder))));
     config.erase("tapegrad");
-    return detail::text_of(config, 2) + "\n";
+    return text_of(config, 2) + "\n";
   }
   if (fs::is_regular_file(folder, error)) {
     const MappedFile file(folder);
-    const std::string other = detail::foreign_format(file.text().substr(0, 512));
+    const std::string other = foreign_format(file.text().substr(0, 512));
     TG_CHECK(false, value, "[model] {} is {}. A model is a folder with config.json and its weights. Name the folder.",
              folder, other.empty() ? "a file" : other);
   }

@@ -202,4 +202,9 @@ std::optional<std::string> text_in(const std::string& model, std::string_view na
   return name == "generation_config.json" ? std::optional(v.generation_config()) : std::nullopt;
 }
 
+Json json_in(const std::string& model, std::string_view name, std::string_view op) {
+  const auto text = text_in(model, name);
+  return text ? parse_json(*text, op, fmt::format("{}/{}", model, name), 64) : Json();
+}
+
 }  // namespace tg::detail
