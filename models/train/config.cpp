@@ -5,7 +5,6 @@
 
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <ranges>
 #include <vector>
 
@@ -48,10 +47,6 @@ void at_least(const char* name, int64_t value, int64_t least) {
   TG_CHECK(value <= kMostCount, value, "[train] {} is {}. It must be at most 2^53, which is {}.", name, value,
            kMostCount);
 }
-// Checks the interval [low, high); NaN is outside.
-void within(const char* name, double value, double low, double high) {
-  TG_CHECK(value >= low && value < high, value, "[train] {} is {}. It must be in [{}, {}).", name, value, low, high);
-}
 
 }  // namespace
 
@@ -60,7 +55,6 @@ void from_name(std::string_view name, DType& to) {
 }
 
 void TrainConfig::validate() const {
-  constexpr double kUnlimited = std::numeric_limits<double>::infinity();
   at_least("batch", batch, 1);
   at_least("window", window, 0);
   TG_CHECK(!dtype || dtype == DType::f32 || dtype == DType::bf16, value, "[train] dtype is {}. It must be f32 or bf16.",
@@ -70,17 +64,17 @@ void TrainConfig::validate() const {
   at_least("warmup", warmup, 0);
   at_least("eval_every", eval_every, 0);
   at_least("checkpoint_every", checkpoint_every, -1);
-  within("lr", lr, 0, kUnlimited);
-  within("min_lr", min_lr, 0, kUnlimited);
+  detail::check_rate("train", "lr", lr);
+  detail::check_rate("train", "min_lr", min_lr);
   at_least("hold", hold, 0);
   TG_CHECK(cooldown > 0 && cooldown <= 1, value, "[train] cooldown is {}. It must be in (0, 1].", cooldown);
   TG_CHECK(schedule == ScheduleKind::constant || min_lr <= lr, value,
            "[train] min_lr is {} and lr {}. The rate falls from lr to min_lr, which must be in [0, lr]. Set both, "
            "or use the constant schedule.",
            min_lr, lr);
-  within("beta1", beta1, 0, 1);
-  within("beta2", beta2, 0, 1);
-  within("weight_decay", weight_decay, 0, kUnlimited);
+  detail::check_fraction("train", "beta1", beta1);
+  detail::check_fraction("train", "beta2", beta2);
+  detail::check_rate("train", "weight_decay", weight_decay);
   TG_CHECK(moments == DType::f32 || (moments == DType::bf16 && optimizer != OptimizerKind::sgd), value,
            "[train] moments is {}, and the optimizer {}. It must be f32, or bf16 for adamw or muon.", moments,
            name_of(optimizer));
@@ -88,7 +82,7 @@ void TrainConfig::validate() const {
            value,
            "[train] split_weights is true, the optimizer {}, dtype {} and linear {}. It needs adamw, bf16 and plain.",
            name_of(optimizer), dtype.value_or(DType::f32), name_of(linear));
-  within("momentum", momentum, 0, 1);
+  detail::check_fraction("train", "momentum", momentum);
   TG_CHECK(optimizer != OptimizerKind::sgd || !nesterov || momentum > 0, value,
            "[train] nesterov is true and momentum 0. SGD looks ahead by its momentum: set it, or nesterov to false.");
   if (optimizer == OptimizerKind::muon) {
@@ -101,11 +95,11 @@ void TrainConfig::validate() const {
            "[train] muon_dtype is {}. It must be bf16 or f32, or f64 over f64 parameters.", muon_dtype);
   at_least("muon_steps", muon_steps, 1);
   (void)newton_schulz(muon_coefficients);
-  if (muon_weight_decay != -1) within("muon_weight_decay", muon_weight_decay, 0, kUnlimited);
+  if (muon_weight_decay != -1) detail::check_rate("train", "muon_weight_decay", muon_weight_decay);
   TG_CHECK(groups_of(lr_groups).empty() || lr > 0, value, "[train] lr is 0, and lr_groups is '{}'. It must be above 0.",
            lr_groups);
-  within("clip_norm", clip_norm, 0, kUnlimited);
-  within("val_fraction", val_fraction, 0, 1);
+  detail::check_rate("train", "clip_norm", clip_norm);
+  detail::check_fraction("train", "val_fraction", val_fraction);
   TG_CHECK(eps > 0 && std::isfinite(eps), value, "[train] eps is {}. It must be a positive number.", eps);
 }
 
