@@ -124,7 +124,7 @@ DataIdentity DataIdentity::of(const Examples& data, std::vector<std::string> fil
 
 std::string detail::tokenizer_hash(const Tokenizer& tokenizer) {
   Hash h;
-  h.add(detail::text_of(detail::own_json(tokenizer.to_json())));  // normalised: an export has other spaces
+  h.add(text_of(own_json(tokenizer.to_json())));  // normalised: an export has other spaces
   return h.hex();
 }
 void detail::check_shards(std::span<const TokenData> files, const Tokenizer* tokenizer) {
@@ -134,11 +134,10 @@ void detail::check_shards(std::span<const TokenData> files, const Tokenizer* tok
     const fs::path path = file.name(), folder = path.parent_path();
     const std::string meta = (folder / "meta.json").string();
     const auto [at, added] = read.try_emplace(folder);
-    if (added && detail::path_exists(meta) && !detail::is_folder(meta))
-      at->second = detail::json_or_null(MappedFile(meta).text());
+    if (added && path_exists(meta) && !is_folder(meta)) at->second = json_or_null(MappedFile(meta).text());
     const Json &hash = at->second.member("tokenizer_hash"), &shards = at->second.member("shards");
     if (!hash.is_string()) continue;  // foreign file
-    TG_CHECK(!added || !tokenizer || hash == Json(detail::tokenizer_hash(*tokenizer)), value,
+    TG_CHECK(!added || !tokenizer || hash == Json(tokenizer_hash(*tokenizer)), value,
              "[data] {} was written with another tokenizer, as {} says. Its ids would be other text. Pass that "
              "tokenizer, or tokenize the texts again.",
              file.name(), meta);
@@ -146,10 +145,10 @@ void detail::check_shards(std::span<const TokenData> files, const Tokenizer* tok
     const Json* tokens = shards.find(path.filename().string());
     TG_CHECK(!tokens || *tokens == Json(file.size()), value,
              "[data] {} has {} tokens, and {} says {}. Tokenize the texts again, or correct --token-type.", file.name(),
-             file.size(), meta, detail::text_of(*tokens));
+             file.size(), meta, text_of(*tokens));
     if (!added) continue;
     for (const auto& [name, count] : shards.items())
-      TG_CHECK(fs::path(name).filename() != name || detail::path_exists((folder / name).string()), io,
+      TG_CHECK(fs::path(name).filename() != name || path_exists((folder / name).string()), io,
                "[data] {} is missing, and {} lists it. Restore it, or tokenize the texts again.",
                (folder / name).string(), meta);
   }

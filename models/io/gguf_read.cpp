@@ -139,8 +139,8 @@ GptConfig detail::gguf_config(const GgufFile& file) {
 
 detail::GgufWeights::GgufWeights(const std::string& path, const GptConfig& c) : file_(path) {
   std::set<std::string> known;
-  const Family family = detail::family_of(c);
-  for (TensorMapping& e : detail::layout_of(family, c, NamingScheme::llama_cpp)) {
+  const Family family = family_of(c);
+  for (TensorMapping& e : layout_of(family, c, NamingScheme::llama_cpp)) {
     for (const TensorSlice& p : e.pieces) {
       const auto found = file_.tensors().find(p.theirs);
       TG_CHECK(found != file_.tensors().end(), value,

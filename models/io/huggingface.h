@@ -25,30 +25,6 @@ struct HuggingFaceSource {
   std::vector<int64_t> eos_tokens = {};
 };
 
-namespace detail {
-/// Text of config.json in the folder of any model. A GGUF file has one as transformers would write it.
-std::string model_config_text(const std::string& folder);
-/// Reads a config.json; ignores unknown keys. Messages have `source`. An Error names key
-/// and value for an unsupported model_type, a key that would change results, or what GptConfig::validate() refuses.
-GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& source);
-/// config.json for both versions, with GptConfig for fields that the family lacks; `dtype` of the weights. An Error
-/// names fields that no family has.
-std::string gpt_config_to_huggingface(const GptConfig&, DType dtype = DType::f32);
-
-/// Reads config.json and the headers of the files. `model` is the exported configuration if the folder still matches
-/// it.
-HuggingFaceSource read_huggingface(const std::string& folder);
-/// Weights as parameters of a Gpt. An Error names the first tensor that is missing, unknown, of another shape, or
-/// not F32, BF16 or F16. Those of a GGUF file (gguf_read.h) are made in `dtype`, or stay in blocks.
-TensorSource huggingface_weights(const std::string& folder, const GptConfig&, DType dtype = DType::f32,
-                                 bool keep_blocks = false);
-
-/// Writes tokenizer.json and tokenizer_config.json for AutoTokenizer into an existing `folder`, atomically each.
-/// `context`: the model's, in tokens. `chat_template`: Jinja.
-void save_tokenizer(const std::string& folder, const Tokenizer&, std::optional<int64_t> context = {},
-                    const std::string& chat_template = "");
-}  // namespace detail
-
 /// Options of save_huggingface().
 struct HuggingfaceOptions {
   std::optional<DType> dtype = {};    ///< f32, bf16 or f16; unset: as the origin, else f32
@@ -86,6 +62,27 @@ class Shards {
 };
 
 namespace detail {
+/// Text of config.json in the folder of any model. A GGUF file has one as transformers would write it.
+std::string model_config_text(const std::string& folder);
+/// Reads a config.json; ignores unknown keys. Messages have `source`. An Error names key
+/// and value for an unsupported model_type, a key that would change results, or what GptConfig::validate() refuses.
+GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& source);
+/// config.json for both versions, with GptConfig for fields that the family lacks; `dtype` of the weights. An Error
+/// names fields that no family has.
+std::string gpt_config_to_huggingface(const GptConfig&, DType dtype = DType::f32);
+
+/// Reads config.json and the headers of the files. `model` is the exported configuration if the folder still matches
+/// it.
+HuggingFaceSource read_huggingface(const std::string& folder);
+/// Weights as parameters of a Gpt. An Error names the first tensor that is missing, unknown, of another shape, or
+/// not F32, BF16 or F16. Those of a GGUF file (gguf_read.h) are made in `dtype`, or stay in blocks.
+TensorSource huggingface_weights(const std::string& folder, const GptConfig&, DType dtype = DType::f32,
+                                 bool keep_blocks = false);
+
+/// Writes tokenizer.json and tokenizer_config.json for AutoTokenizer into an existing `folder`, atomically each.
+/// `context`: the model's, in tokens. `chat_template`: Jinja.
+void save_tokenizer(const std::string& folder, const Tokenizer&, std::optional<int64_t> context = {},
+                    const std::string& chat_template = "");
 /// The eos_token_id of a folder's generation_config.json, else config.json.
 std::vector<int64_t> eos_tokens_of_huggingface(const std::string& folder);
 /// The names of files that save_huggingface() may write or remove in `folder`.

@@ -20,7 +20,7 @@ struct Writer {
   Family family;
   bool gguf;
   std::string at = {}, from = {};  // prefixes of our names, other names
-  std::vector<detail::TensorMapping> list = {};
+  detail::TensorMappings list = {};
 
   void add(const char* ours, const std::vector<detail::TensorSlice>& pieces, int64_t columns, bool bias = false) {
     const bool transposed = family == Family::gpt2 && !gguf && !at.empty() && columns;
@@ -121,18 +121,18 @@ std::string detail::family_mismatch(const GptConfig& c) {
 
 Shape detail::TensorMapping::shape() const {
   int64_t rows = 0;
-  for (const detail::TensorSlice& p : pieces) rows += p.rows;
+  for (const TensorSlice& p : pieces) rows += p.rows;
   return columns ? Shape{rows, columns} : Shape{rows};
 }
-Shape detail::TensorMapping::shape(const detail::TensorSlice& p) const {
+Shape detail::TensorMapping::shape(const TensorSlice& p) const {
   if (!columns) return {p.rows};
   return transposed ? Shape{columns, p.rows} : Shape{p.rows, columns};
 }
 
-std::vector<detail::TensorMapping> detail::layout_of(Family family, const GptConfig& c, detail::NamingScheme names) {
+detail::TensorMappings detail::layout_of(Family family, const GptConfig& c, NamingScheme names) {
   TG_CHECK(family != Family::none, value, "[layout] there are no names of the family none. Ask family_of() first.");
   const bool gpt2 = family == Family::gpt2;
-  Writer w{c.with_sizes(), family, names == detail::NamingScheme::llama_cpp};
+  Writer w{c.with_sizes(), family, names == NamingScheme::llama_cpp};
   const std::string root = w.named(gpt2 ? "transformer." : "model.", "");
   w.from = root;
   w.add("wte", {{w.named(gpt2 ? "wte" : "embed_tokens", "token_embd"), c.vocab_size}}, c.width);
@@ -149,13 +149,13 @@ std::vector<detail::TensorMapping> detail::layout_of(Family family, const GptCon
   return std::move(w.list);
 }
 
-std::vector<detail::TensorMapping> detail::whole_layout_of(Family family, GptConfig c, detail::NamingScheme names) {
+detail::TensorMappings detail::whole_layout_of(Family family, GptConfig c, NamingScheme names) {
   std::set<std::string> has;
-  for (const detail::TensorMapping& e : detail::layout_of(family, c, names)) has.insert(e.ours);
+  for (const TensorMapping& e : layout_of(family, c, names)) has.insert(e.ours);
   c.norm_affine = true;
   if (family == Family::gpt2) c.bias = true, c.qkv_bias = false;
-  std::vector<detail::TensorMapping> all = detail::layout_of(family, c, names);
-  for (detail::TensorMapping& e : all)
+  TensorMappings all = layout_of(family, c, names);
+  for (TensorMapping& e : all)
     if (!has.contains(e.ours)) e.filling = e.ours.ends_with(".bias") ? 0.f : 1.f;
   return all;
 }
@@ -169,11 +169,11 @@ Tensor detail::to_half_split(const Tensor& ours, int64_t pair_heads, bool transp
   return transposed ? transpose(rows) : rows;
 }
 
-std::vector<detail::ExportTensor> detail::their_tensors(std::string_view op, detail::NamingScheme names,
-                                                        const GptConfig& c, const Params& params) {
+std::vector<detail::ExportTensor> detail::their_tensors(std::string_view op, NamingScheme names, const GptConfig& c,
+                                                        const Params& params) {
   StateDict rest = params.state();
-  std::vector<detail::ExportTensor> all;
-  for (const detail::TensorMapping& e : detail::whole_layout_of(detail::family_of(c), c, names)) {
+  std::vector<ExportTensor> all;
+  for (const TensorMapping& e : whole_layout_of(family_of(c), c, names)) {
     Tensor ours;
     if (!e.filling) {
       TG_CHECK(rest.contains(e.ours), value, "[{}] there is no '{}' {} among the parameters. Pass those of the model.",
@@ -181,13 +181,13 @@ std::vector<detail::ExportTensor> detail::their_tensors(std::string_view op, det
       ours = rest.extract(e.ours).mapped();
     }
     int64_t row = 0;
-    for (const detail::TensorSlice& p : e.pieces) {
-      all.push_back(
-          {p.theirs, e.shape(p), [=](DType dtype) {
-             NoGradScope off;
-             const Tensor rows = ours ? slice(ours, 0, row, row + p.rows) : full({p.rows}, *e.filling, DType::f32);
-             return detail::to_half_split(rows.to(Device::cpu()), p.pair_heads, e.transposed).contiguous().to(dtype);
-           }});
+    for (const TensorSlice& p : e.pieces) {
+      all.push_back({p.theirs, e.shape(p), [=](DType dtype) {
+                       NoGradScope off;
+                       const Tensor rows =
+                           ours ? slice(ours, 0, row, row + p.rows) : full({p.rows}, *e.filling, DType::f32);
+                       return to_half_split(rows.to(Device::cpu()), p.pair_heads, e.transposed).contiguous().to(dtype);
+                     }});
       row += p.rows;
     }
   }
@@ -207,7 +207,7 @@ void detail::check_finite(std::string_view op, std::string_view what, const Tens
     const auto bad = std::ranges::find_if(all, [](T x) { return !std::isfinite(double(x)); });
     TG_CHECK(bad == all.end(), non_finite, "[{}] {} is {} at {}{}", op, what,
              std::isnan(double(*bad)) ? std::abs(double(*bad)) : double(*bad),  // never "-nan"
-             detail::position_of(bad - all.begin(), t.shape()), rest);
+             position_of(bad - all.begin(), t.shape()), rest);
   });
 }
 

@@ -43,12 +43,13 @@ struct TensorMapping {
   Shape shape() const;                    ///< our shape
   Shape shape(const TensorSlice&) const;  ///< external shape
 };
+using TensorMappings = std::vector<TensorMapping>;
 /// Programs with names of tensors.
 enum class NamingScheme { transformers, llama_cpp };
 /// Tensors of a Gpt, in order. An Error for Family::none.
-std::vector<TensorMapping> layout_of(Family, const GptConfig&, NamingScheme = NamingScheme::transformers);
+TensorMappings layout_of(Family, const GptConfig&, NamingScheme = NamingScheme::transformers);
 /// layout_of() with all parameters of the family; those that the Gpt lacks have a `filling`.
-std::vector<TensorMapping> whole_layout_of(Family, GptConfig, NamingScheme = NamingScheme::transformers);
+TensorMappings whole_layout_of(Family, GptConfig, NamingScheme = NamingScheme::transformers);
 
 /// Converts external rows to a Gpt's, and back (TensorSlice::pair_heads, TensorMapping::transposed).
 /// @{

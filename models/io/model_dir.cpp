@@ -94,9 +94,9 @@ ModelFile detail::read_model_file(const std::string& folder) {
   const Json config = read_config(folder);
   ModelFile file;
   if (config.contains("model")) {
-    file.config = detail::text_of(config["model"]);
+    file.config = text_of(config["model"]);
   } else {
-    file.origin = detail::read_huggingface(folder);
+    file.origin = read_huggingface(folder);
     file.config = to_json(file.origin->model);
   }
   const Json* const noted = (file.origin ? config.member("tapegrad") : config).find("tokenizer");
@@ -123,16 +123,16 @@ TensorSource model_weights(const std::string& folder, const ModelFile& file, DTy
   TensorSource source;
   const bool nf4 = blocks == Blocks::nf4 || blocks == Blocks::nf4_values;
   if (file.origin) {
-    TG_CHECK(!nf4 || !detail::is_gguf(folder), value,
+    TG_CHECK(!nf4 || !is_gguf(folder), value,
              "[model] {} is a GGUF file, whose blocks nf4 would quantize again. Leave nf4 out.", folder);
-    source = detail::huggingface_weights(folder, file.origin->model, dtype, blocks == Blocks::file);
+    source = huggingface_weights(folder, file.origin->model, dtype, blocks == Blocks::file);
   } else {
     const auto weights = std::make_shared<const SafetensorsFile>(weights_path(folder));
     source.read = [weights](const std::string& name) { return weights->tensor(name); };
     for (const std::string& name : weights->names()) source.shapes[name] = weights->info(name).shape;
   }
   const auto shapes = source.shapes;
-  if (detail::running_dry()) source.read = [=](const std::string& name) { return zeros(shapes.at(name), dtype); };
+  if (running_dry()) source.read = [=](const std::string& name) { return zeros(shapes.at(name), dtype); };
   if (nf4)
     source.blocks = [=, read = source.read](const std::string& name) -> std::optional<BlockWeight> {
       const Shape& s = shapes.at(name);
@@ -153,7 +153,7 @@ TensorSource model_weights(const std::string& folder, const ModelFile& file, DTy
 }
 ModelFile load_model(const std::string& folder, bool is_gpt, const Params& params, Blocks blocks,
                      const std::function<int64_t(const std::string&)>& read, const std::function<void()>& make) {
-  ModelFile file = detail::read_model_file(folder);
+  ModelFile file = read_model_file(folder);
   TG_CHECK(is_gpt || !file.origin, value,
            "[model] {} is a folder of Hugging Face, which has a Gpt, and a model of another type is asked for. Load it "
            "as load_model<Gpt>().",

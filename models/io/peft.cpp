@@ -26,7 +26,7 @@ struct Slot {
   bool transposed = false;
 };
 // A layout's Linear layers: matrices except tables.
-std::vector<Slot> slots_of(const std::vector<detail::TensorMapping>& layout) {
+std::vector<Slot> slots_of(const detail::TensorMappings& layout) {
   const auto stem = [](const std::string& name) { return name.substr(0, name.rfind('.')); };  // name minus ".weight"
   std::vector<Slot> all;
   for (const detail::TensorMapping& e : layout) {
@@ -39,7 +39,7 @@ std::vector<Slot> slots_of(const std::vector<detail::TensorMapping>& layout) {
   }
   return all;
 }
-std::vector<Slot> slots_of(const Linears& model, const std::vector<detail::TensorMapping>& layout) {
+std::vector<Slot> slots_of(const Linears& model, const detail::TensorMappings& layout) {
   if (!layout.empty()) return slots_of(layout);
   std::vector<Slot> all;
   for (const NamedLinear& l : model.list) {
@@ -77,8 +77,7 @@ class Plan {
   LoraConfig config;
   StateDict tensors;
 
-  Plan(const PeftFile& f, const Linears& model, const Params& base, const std::vector<detail::TensorMapping>& layout)
-      : f_(f) {
+  Plan(const PeftFile& f, const Linears& model, const Params& base, const detail::TensorMappings& layout) : f_(f) {
     for (const auto& [name, t] : f.copies) check_copy(name, t, base.tensors(), layout);
     check_whole(model, !layout.empty());
     std::map<std::string, std::string> theirs;  // key: core
@@ -121,7 +120,7 @@ class Plan {
              detail::text_of(Json(f_.to_save)), given, own);  // PEFT lists "classifier" with "score"
   }
   void check_copy(const std::string& name, const Tensor& t, const StateDict& base,
-                  const std::vector<detail::TensorMapping>& layout) const {
+                  const detail::TensorMappings& layout) const {
     NoGradScope off;
     const auto entry = std::ranges::find_if(layout, [&](const detail::TensorMapping& e) {
       return e.pieces.size() == 1 && core_of(e.pieces[0].theirs) == core_of(name);
@@ -222,7 +221,7 @@ class Plan {
 
 // Shortest name ends that select exactly the modules.
 std::vector<std::string> target_modules(const std::vector<AdapterModule>& modules,
-                                        const std::vector<detail::TensorMapping>& layout) {
+                                        const detail::TensorMappings& layout) {
   std::set<std::string> chosen, ends;
   for (const AdapterModule& m : modules) chosen.insert(m.name);
   const std::vector<Slot> all = slots_of(layout);
@@ -243,12 +242,12 @@ std::vector<std::string> target_modules(const std::vector<AdapterModule>& module
 
 std::string weights_hash(const Params& params) { return hash_of(params, false); }
 
-std::vector<detail::TensorMapping> adapter_layout(const GptConfig& c) {
+detail::TensorMappings adapter_layout(const GptConfig& c) {
   const Family family = detail::family_of(c);
-  return family == Family::none ? std::vector<detail::TensorMapping>() : detail::layout_of(family, c);
+  return family == Family::none ? detail::TensorMappings() : detail::layout_of(family, c);
 }
 
-std::vector<AdapterModule> adapter_modules(const Lora& lora, const std::vector<detail::TensorMapping>& layout) {
+std::vector<AdapterModule> adapter_modules(const Lora& lora, const detail::TensorMappings& layout) {
   NoGradScope off;
   const std::vector<Slot> slots = slots_of(layout);
   std::vector<AdapterModule> all;
@@ -267,7 +266,7 @@ std::vector<AdapterModule> adapter_modules(const Lora& lora, const std::vector<d
   return all;
 }
 
-std::vector<std::string> detail::adapter_files() { return {detail::kPeftWeights, detail::kPeftConfig}; }
+std::vector<std::string> detail::adapter_files() { return {kPeftWeights, kPeftConfig}; }
 
 void save_adapter(const std::string& folder, const Lora& lora, const AdapterOptions& o) {
   const std::string path = fmt::format("{}/{}", folder, detail::kPeftWeights);
@@ -318,8 +317,8 @@ void save_adapter(const std::string& folder, const Lora& lora, const AdapterOpti
 }
 
 AdapterBase detail::adapter_base(const std::string& folder) {
-  const Json config = detail::read_peft_config(folder);
-  const SafetensorsFile file(detail::peft_weights_path(folder));
+  const Json config = read_peft_config(folder);
+  const SafetensorsFile file(peft_weights_path(folder));
   const auto hash = file.metadata().find("tapegrad.base");
   return {config.member("base_model_name_or_path").text(), hash == file.metadata().end() ? "" : hash->second,
           file.metadata().contains("tapegrad.base_dtype") ? DType::bf16 : DType::f32,
@@ -327,7 +326,7 @@ AdapterBase detail::adapter_base(const std::string& folder) {
 }
 
 Lora load_adapter(const std::string& folder, const Linears& model, const Params& base,
-                  const std::vector<detail::TensorMapping>& layout, const Params* trained_over) {
+                  const detail::TensorMappings& layout, const Params* trained_over) {
   const PeftFile f = detail::read_peft(folder);
   const Plan plan = in_file(f.config_path, [&] {
     Plan p(f, model, base, layout);

@@ -13,17 +13,13 @@ namespace tg {
 
 /// A hash of names, shapes and values; bf16 weights hash like their f32 values. Compute it before a merge.
 std::string weights_hash(const Params&);
-namespace detail {
-/// File names that save_adapter() always writes, last one first.
-std::vector<std::string> adapter_files();
-}  // namespace detail
 
 /// layout_of() of a Gpt; empty if no family can hold it: our names.
-std::vector<detail::TensorMapping> adapter_layout(const GptConfig&);
+detail::TensorMappings adapter_layout(const GptConfig&);
 
 /// Options of save_adapter().
 struct AdapterOptions {
-  std::vector<detail::TensorMapping> layout = {};  ///< adapter_layout(); empty: our module names
+  detail::TensorMappings layout = {};  ///< adapter_layout(); empty: our module names
   /// weights_hash() without adapters; "": load_adapter() does not compare.
   std::string base = "";
   std::string folder = "";         ///< base_model_name_or_path
@@ -41,10 +37,10 @@ void save_adapter(const std::string& folder, const Lora&, const AdapterOptions& 
 /// or the model, or a key that would change results and is not supported (models/io/README.md). `trained_over`: weights
 /// of the hash, if those of `base` were dequantized; null: `base`.
 Lora load_adapter(const std::string& folder, const Linears& model, const Params& base,
-                  const std::vector<detail::TensorMapping>& layout = {}, const Params* trained_over = nullptr);
+                  const detail::TensorMappings& layout = {}, const Params* trained_over = nullptr);
 /// For the model of load_model(): with adapter_layout() of a Gpt, else with our names.
 template <class Loaded> Lora load_adapter(const std::string& folder, Loaded& m, const Params* trained_over = nullptr) {
-  std::vector<detail::TensorMapping> layout;
+  detail::TensorMappings layout;
   if constexpr (requires { adapter_layout(m.model.config()); }) layout = adapter_layout(m.model.config());
   return load_adapter(folder, m.model, m.params, layout, trained_over);
 }
@@ -59,6 +55,8 @@ struct AdapterBase {
 namespace detail {
 /// Reads it. An Error if the folder has no adapter.
 AdapterBase adapter_base(const std::string& folder);
+/// File names that save_adapter() always writes, last one first.
+std::vector<std::string> adapter_files();
 }  // namespace detail
 
 /// An external module's delta: scale B A.
@@ -69,6 +67,6 @@ struct AdapterModule {
   double alpha = 0, scale = 0;
 };
 /// The modules of a layout's names, in the order of the model.
-std::vector<AdapterModule> adapter_modules(const Lora&, const std::vector<detail::TensorMapping>& layout);
+std::vector<AdapterModule> adapter_modules(const Lora&, const detail::TensorMappings& layout);
 
 }  // namespace tg

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <ranges>
 #include <span>
 
 namespace tg::detail {
@@ -35,12 +36,12 @@ void check_supported(const Json& config) {
       if (x != Json("none")) rule = "Adapters trained with \"none\" are read";
     } else if (key == "init_lora_weights") {
       if (!x.is_boolean() && !x.is_null() && !(x.is_string() && is_in(kStarts, x.get<std::string>())))
-        rule = fmt::format("Adapters that began with true, false, {} are read", detail::listed(kStarts));
+        rule = fmt::format("Adapters that began with true, false, {} are read", listed(kStarts));
     } else if (!x.is_blank() && x != Json(false)) {
       rule = "Adapters trained without it are read";
     }
     TG_CHECK(rule.empty(), value, "[adapter] '{}' is {}, which changes the results and is not supported. {}. {}.", key,
-             detail::text_of(x), rule, kMerge);
+             text_of(x), rule, kMerge);
   }
 }
 
@@ -123,12 +124,8 @@ std::optional<bool> names(const Json& config, const char* key, const std::string
 }
 // Layer number N: of the first "<name>.N." after an outer name or a name in `in`; -1: none.
 int64_t layer_of(const std::string& module, const std::vector<std::string>& in) {
-  std::vector<std::string> words(1);
-  for (const char c : module)
-    if (c == '.')
-      words.emplace_back();
-    else
-      words.back() += c;
+  std::vector<std::string> words;
+  for (const auto word : module | std::views::split('.')) words.emplace_back(word.begin(), word.end());
   for (size_t i = 1; i + 1 < words.size(); ++i) {
     const std::string& n = words[i];
     const bool number = !n.empty() && n.size() < 10 && n.find_first_not_of("0123456789") == std::string::npos;
@@ -165,8 +162,8 @@ std::optional<bool> is_selected(const Json& config, const std::string& module) {
 
 Json read_peft_config(const std::string& folder) {
   const std::string path = fmt::format("{}/{}", folder, kPeftConfig);
-  const bool there = detail::path_exists(folder), folder_there = there && detail::is_folder(folder);
-  TG_CHECK(folder_there && detail::path_exists(path), io,
+  const bool there = path_exists(folder), folder_there = there && is_folder(folder);
+  TG_CHECK(folder_there && path_exists(path), io,
            "[adapter] {} {}. An adapter is a folder with {} and {}, as `tapegrad finetune --out` and PEFT write it. "
            "Name that folder.",
            folder,
@@ -178,20 +175,20 @@ Json read_peft_config(const std::string& folder) {
   constexpr size_t kMost = 1 << 20;  // PEFT writes 50 kB for 900 modules
   TG_CHECK(file.text().size() <= kMost, value, "[adapter] {} has {} bytes, and may have {}. {}.", path,
            file.text().size(), kMost, kMerge);
-  Json config = detail::parse_json(file.text(), "adapter", path);
+  Json config = parse_json(file.text(), "adapter", path);
   TG_CHECK(config.is_object() && config.contains("peft_type"), value,
            "[adapter] {} has no \"peft_type\", as PEFT writes it. Is it the file of another program?", path);
   const Json& type = config.at("peft_type");
   TG_CHECK(type == Json("LORA"), value, "[adapter] {} has the 'peft_type' {}, and \"LORA\" alone is read. {}.", path,
-           detail::text_of(type), kMerge);
+           text_of(type), kMerge);
   return config;
 }
 std::string peft_weights_path(const std::string& folder) {
   const std::string path = fmt::format("{}/{}", folder, kPeftWeights);
-  TG_CHECK(detail::path_exists(path), io,
+  TG_CHECK(path_exists(path), io,
            "[adapter] {} has no {}{}. Complete the folder, or save the adapter again in Python by save_pretrained().",
            folder, kPeftWeights,
-           detail::path_exists(folder + "/adapter_model.bin") ? ", but adapter_model.bin, a pickle of Python" : "");
+           path_exists(folder + "/adapter_model.bin") ? ", but adapter_model.bin, a pickle of Python" : "");
   return path;
 }
 PeftFile read_peft(const std::string& folder) {

@@ -12,16 +12,6 @@ constexpr const char *kSingle = "/model.safetensors", *kIndex = "/model.safetens
 constexpr size_t kMostIndex = 100'000'000;  // bytes, like the header of a file
 constexpr size_t kMostFiles = 512;          // open at once
 
-std::string index_text(const std::string& path) {
-  const InputFile file(path);
-  TG_CHECK(file.size() <= kMostIndex, value,
-           "[shards] {} has {} bytes. An index of weights has at most {}. Is it the file of another program?", path,
-           file.size(), kMostIndex);
-  std::string text(file.size(), ' ');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
-}
-
 // Like model-00001-of-00004.safetensors.
 bool is_shard(const std::string& name) {
   unsigned i = 0, n = 0;
@@ -53,7 +43,11 @@ Shards::Shards(const std::string& folder) : folder_(folder) {
 }
 
 void Shards::open_all(const std::string& index) {
-  const Json json = detail::parse_json(index_text(index), "shards", index, 4);
+  const MappedFile mapped(index);
+  TG_CHECK(mapped.text().size() <= kMostIndex, value,
+           "[shards] {} has {} bytes. An index of weights has at most {}. Is it the file of another program?", index,
+           mapped.text().size(), kMostIndex);
+  const Json json = detail::parse_json(mapped.text(), "shards", index, 4);
   const Json* map = json.is_object() ? json.find("weight_map") : nullptr;
   TG_CHECK(map && map->is_object(), value,
            "[shards] {} has no object \"weight_map\". It names the file of each tensor. Restore the file.", index);
@@ -95,13 +89,12 @@ std::vector<std::string> Shards::names() const {
   return all;
 }
 
-void detail::write_shards(const std::string& folder, const std::vector<detail::ExportTensor>& tensors,
-                          int64_t max_shard) {
+void detail::write_shards(const std::string& folder, const std::vector<ExportTensor>& tensors, int64_t max_shard) {
   TG_CHECK(max_shard >= 1, value, "[shards] a shard may have {} bytes. It must be 1 or more.", max_shard);
-  const auto bytes = [](const detail::ExportTensor& t) { return t.shape.product() * int64_t(size_of(t.dtype)); };
-  std::vector<std::vector<const detail::ExportTensor*>> shards;
+  const auto bytes = [](const ExportTensor& t) { return t.shape.product() * int64_t(size_of(t.dtype)); };
+  std::vector<std::vector<const ExportTensor*>> shards;
   int64_t in_last = 0, total = 0, parameters = 0;
-  for (const detail::ExportTensor& t : tensors) {
+  for (const ExportTensor& t : tensors) {
     if (shards.empty() || in_last + bytes(t) > max_shard) shards.emplace_back(), in_last = 0;
     shards.back().push_back(&t);
     in_last += bytes(t), total += bytes(t), parameters += t.shape.product();
@@ -111,11 +104,10 @@ void detail::write_shards(const std::string& folder, const std::vector<detail::E
     const std::string file =
         shards.size() == 1 ? kSingle + 1 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     StateDict made;
-    for (const detail::ExportTensor* t : shards[i]) {
+    for (const ExportTensor* t : shards[i]) {
       const Tensor x = made[t->name] = t->make(t->dtype);
       if (t->dtype == DType::f16)
-        detail::check_finite("huggingface", fmt::format("'{}'", t->name), x,
-                             fmt::format(" in f16. {}", detail::kBeFinite));
+        check_finite("huggingface", fmt::format("'{}'", t->name), x, fmt::format(" in f16. {}", kBeFinite));
       map[t->name] = file;
     }
     write_safetensors(folder + "/" + file, made, {{"format", "pt"}});  // transformers 4 refuses any other format
@@ -123,9 +115,9 @@ void detail::write_shards(const std::string& folder, const std::vector<detail::E
   const bool single = shards.size() == 1;
   if (!single) {
     const Json index = {{"metadata", {{"total_size", total}, {"total_parameters", parameters}}}, {"weight_map", map}};
-    detail::write_file_atomically(folder + kIndex, detail::text_of(index, 2) + "\n");
+    write_file_atomically(folder + kIndex, text_of(index, 2) + "\n");
   }
-  detail::remove_other_weights(folder, single ? 1 : shards.size());
+  remove_other_weights(folder, single ? 1 : shards.size());
 }
 
 std::vector<std::string> detail::weight_files(const std::string& folder) {
@@ -137,10 +129,10 @@ std::vector<std::string> detail::weight_files(const std::string& folder) {
   return all;
 }
 void detail::remove_other_weights(const std::string& folder, size_t shards) {
-  detail::remove_file(folder + (shards == 1 ? kIndex : kSingle));  // index first, while its files are complete
+  remove_file(folder + (shards == 1 ? kIndex : kSingle));  // index first, while its files are complete
   const std::string own = fmt::format("-of-{:05}.safetensors", shards);
-  for (const std::string& name : detail::weight_files(folder))
-    if (is_shard(name) && (shards == 1 || !name.ends_with(own))) detail::remove_file(folder + "/" + name);
+  for (const std::string& name : weight_files(folder))
+    if (is_shard(name) && (shards == 1 || !name.ends_with(own))) remove_file(folder + "/" + name);
 }
 
 }  // namespace tg
