@@ -27,7 +27,7 @@ std::string to_json(const ConfigFields& fields) {
 }
 
 void detail::read_fields(std::string_view text, const ConfigText& source, const ConfigFields& fields) {
-  const Json j = detail::parse_json(text, source.op, source.name);
+  const Json j = parse_json(text, source.op, source.name);
   TG_CHECK(j.is_object(), value, "[{}] {} holds {}. It must be an object: {{\"width\": 128, ...}}.", source.op,
            source.name, j.type_name());
   std::vector<std::string_view> known;

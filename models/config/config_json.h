@@ -57,11 +57,6 @@ struct ConfigText {
 
 /// A JSON object, indented by two spaces.
 std::string to_json(const ConfigFields&);
-namespace detail {
-/// Sets the fields. An Error for invalid JSON, an unknown key (suggests the nearest), a duplicate key or a wrong type.
-void read_fields(std::string_view text, const ConfigText&, const ConfigFields&);
-}  // namespace detail
-
 /// A JSON object with every field, indented by two spaces.
 template <HasFields C> std::string to_json(const C& config) {
   C copy = config;
@@ -70,12 +65,14 @@ template <HasFields C> std::string to_json(const C& config) {
   return to_json(fields);
 }
 namespace detail {
+/// Sets the fields. An Error for invalid JSON, an unknown key (suggests the nearest), a duplicate key or a wrong type.
+void read_fields(std::string_view text, const ConfigText&, const ConfigFields&);
 /// Reads a configuration. Errors of read_fields() and of the configuration's validate().
 template <HasFields C> C config_from_json(std::string_view text, const ConfigText& source = {}) {
   C config;
   ConfigFields fields;
   visit_fields(config, fields);
-  detail::read_fields(text, source, fields);
+  read_fields(text, source, fields);
   if constexpr (requires { config.validate(); }) config.validate();
   return config;
 }

@@ -48,7 +48,7 @@ constexpr std::string_view kOtherNames =
     "gate_proj; h.*.mlp.proj down_proj; ";
 std::string plain(std::string_view flag) {
   std::string name(flag.substr(std::min(flag.find_first_not_of('-'), flag.size())));
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::ranges::replace(name, '-', '_');
   return name;
 }
 }  // namespace
@@ -99,13 +99,13 @@ std::string detail::nearest(std::string_view word, std::span<const std::string_v
   return std::string(best);
 }
 std::string detail::did_you_mean(std::string_view word, std::span<const std::string_view> known) {
-  const std::string near = detail::nearest(word, known);
+  const std::string near = nearest(word, known);
   return near.empty() ? "" : " Did you mean '" + near + "'?";
 }
 size_t detail::known_place(std::string_view what, std::string_view word, std::span<const std::string_view> known) {
-  const size_t i = size_t(std::find(known.begin(), known.end(), word) - known.begin());
+  const size_t i = size_t(std::ranges::find(known, word) - known.begin());
   TG_CHECK(i < known.size(), value, "[{}] '{}' is not known.{} The names are {}.", what, word,
-           detail::did_you_mean(word, known), detail::listed(known));
+           did_you_mean(word, known), listed(known));
   return i;
 }
 std::string detail::counted(int64_t n, std::string_view noun) {

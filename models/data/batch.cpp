@@ -10,7 +10,7 @@ namespace tg {
 int64_t Batch::num_targets() const {
   if (detail::running_dry()) return targets.numel();  // a dry run has no values
   const auto all = targets.to_vector<int64_t>();
-  return int64_t(all.size()) - std::count(all.begin(), all.end(), kIgnoreIndex);
+  return int64_t(all.size()) - std::ranges::count(all, kIgnoreIndex);
 }
 int64_t detail::training_part(double fraction, int64_t size, const std::string& name) {
   TG_CHECK(fraction > 0 && fraction <= 1, value,

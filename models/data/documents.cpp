@@ -14,7 +14,7 @@ InputFile detail::open_text(const std::string& path, bool bytes_are_meant) {
   TG_CHECK(file.size() > 0, io, "[data] {} is empty. Each text must have content. Leave it out or fill it.", path);
   std::string start(std::min<size_t>(512, file.size()), '\0');
   file.read(0, std::as_writable_bytes(std::span(start)));
-  const std::string other = bytes_are_meant ? "" : detail::foreign_format(start, /*text_is_meant=*/true);
+  const std::string other = bytes_are_meant ? "" : foreign_format(start, /*text_is_meant=*/true);
   TG_CHECK(other.empty(), io, "[data] {} is {}. To learn its bytes as they are, pass --documents bytes.", path, other);
   return file;
 }
@@ -68,7 +68,7 @@ std::string text_of_line(std::string_view line, const std::string& place) {
 }  // namespace
 
 void detail::for_each_line(const std::string& path, const std::function<bool(std::string_view, int64_t)>& f) {
-  const InputFile file = detail::open_text(path);
+  const InputFile file = open_text(path);
   std::string open;  // starts with an unfinished line
   int64_t number = 0;
   for (size_t at = 0; at < file.size();) {
@@ -111,7 +111,7 @@ void detail::for_each_documents(std::span<const std::string> paths, DocumentKind
       continue;
     }
     bool first = !is_json_lines(path);
-    detail::for_each_line(path, [&](std::string_view line, int64_t number) {
+    for_each_line(path, [&](std::string_view line, int64_t number) {
       if (std::exchange(first, false)) check_plain(path, MappedFile(path).text());
       add(is_json_lines(path) ? text_of_line(line, fmt::format("line {} of {}", number, path)) : std::string(line));
       return true;
@@ -151,13 +151,13 @@ EncodedDocuments detail::encode_documents(const Tokenizer& tokenizer, std::span<
     r.documents += std::ssize(documents);
     for (const std::string_view text : documents) {
       r.bytes += std::ssize(text);
-      r.invalid += detail::invalid_bytes(text);
+      r.invalid += invalid_bytes(text);
       if (!parse && r.special.empty()) r.special = tokenizer.special_in(text);
     }
     tokenizer.encode_documents(documents, {.parse_special = parse}, counted);
   };
   if (tokenizer.end_of_text() >= 0) {
-    detail::for_each_documents(paths, how.documents, encode);
+    for_each_documents(paths, how.documents, encode);
     check_any(r.documents, paths);
   } else {
     int64_t count = 0;

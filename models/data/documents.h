@@ -29,18 +29,6 @@ struct DocumentOptions {
   SpecialTokens special = SpecialTokens::text;
 };
 
-namespace detail {
-/// Opens a text. An Error if missing, a folder, empty or, unless bytes, of another format.
-InputFile open_text(const std::string& path, bool bytes_are_meant = false);
-
-// Calls f(line, number from 1) for lines that are not blank until f returns false. Holds the longest line.
-void for_each_line(const std::string& path, const std::function<bool(std::string_view line, int64_t number)>& f);
-/// Calls f with the documents in order, some megabytes at a time. A document file is read whole; blank lines are
-/// skipped. An Error for an empty list, an empty or missing file, another format, a JSON line without "text" (it names
-/// the line), and examples of instructions or chats.
-void for_each_documents(std::span<const std::string> paths, DocumentKind,
-                        const std::function<void(std::span<const std::string_view>)>& f);
-}  // namespace detail
 /// The documents joined, lines with line breaks, for tokenizers without end_of_text(). Writes their `count`. Errors of
 /// for_each_documents(), and for no document.
 std::string read_texts(std::span<const std::string> paths, DocumentKind = DocumentKind::file, int64_t* count = nullptr);
@@ -53,6 +41,16 @@ struct EncodedDocuments {
   std::string special = "";
 };
 namespace detail {
+/// Opens a text. An Error if missing, a folder, empty or, unless bytes, of another format.
+InputFile open_text(const std::string& path, bool bytes_are_meant = false);
+
+// Calls f(line, number from 1) for lines that are not blank until f returns false. Holds the longest line.
+void for_each_line(const std::string& path, const std::function<bool(std::string_view line, int64_t number)>& f);
+/// Calls f with the documents in order, some megabytes at a time. A document file is read whole; blank lines are
+/// skipped. An Error for an empty list, an empty or missing file, another format, a JSON line without "text" (it names
+/// the line), and examples of instructions or chats.
+void for_each_documents(std::span<const std::string> paths, DocumentKind,
+                        const std::function<void(std::span<const std::string_view>)>& f);
 /// Passes the documents' ids, ended as by Tokenizer::encode_documents(); without end_of_text(), as by read_texts().
 EncodedDocuments encode_documents(const Tokenizer&, std::span<const std::string> paths, const DocumentOptions&,
                                   const Tokenizer::Take& take);

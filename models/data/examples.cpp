@@ -245,9 +245,9 @@ class LineReader {
 bool detail::holds_examples(const std::string& path) {
   constexpr int64_t kLines = 100;  // some may be wrong
   bool holds = false;
-  if (detail::is_token_file(path)) return false;
-  detail::for_each_line(path, [&](std::string_view text, int64_t number) {
-    const Json line = detail::json_or_null(text);
+  if (is_token_file(path)) return false;
+  for_each_line(path, [&](std::string_view text, int64_t number) {
+    const Json line = json_or_null(text);
     holds = line.is_object() && std::ranges::any_of(std::array{"messages", "conversations", "prompt", "instruction"},
                                                     [&](const char* key) { return line.contains(key); });
     return !line.is_object() && number < kLines && path.ends_with(".jsonl");

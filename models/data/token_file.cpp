@@ -123,9 +123,9 @@ std::vector<std::string> detail::matching_files(const std::string& path) {
 }
 
 std::string detail::absolute_pattern(const std::string& path) {
-  if (!is_pattern(path) || path.starts_with('/')) return detail::absolute_path(path);
+  if (!is_pattern(path) || path.starts_with('/')) return absolute_path(path);
   std::string folder;  // escaped: no pattern
-  for (const char c : detail::absolute_path("."))
+  for (const char c : absolute_path("."))
     folder.append(std::string_view("*?[\\").find(c) == folder.npos ? "" : "\\") += c;
   return std::filesystem::path(folder + "/" + path).lexically_normal().string();
 }
@@ -155,7 +155,7 @@ TokenView detail::open_token_file(const std::string& path, TokenType raw) {
   } else if (const auto llmc = read_llmc(*file)) {
     ids = *llmc;
   } else {
-    const std::string other = detail::foreign_format(start);
+    const std::string other = foreign_format(start);
     TG_CHECK(other.empty(), io, "[data] {} is {}.", path, other);
     if (path.ends_with(".npy")) (void)read_npy(*file);
     ids.width = raw == TokenType::u16 ? 2 : 4;

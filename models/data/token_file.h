@@ -33,12 +33,6 @@ struct TokenView {
   /// Reads ids from `at` on. An Error for ids outside of [0, 2^31).
   void read(size_t at, std::span<int32_t> to) const;
 };
-namespace detail {
-/// Opens a file by its content: a 1-D NumPy array of uint8, uint16, uint32, int32 or int64; llm.c (1024 bytes of
-/// header: 20240520, 1, the count of uint16 ids, or 20240801, 7, the count of uint32 ids); else `raw` ids. An Error for
-/// an empty file, a wrong size or another format.
-TokenView open_token_file(const std::string& path, TokenType raw = TokenType::u16);
-}  // namespace detail
 
 /// Format of written files: .npy, .bin of llm.c, or .bin without a header.
 enum class TokenFormat { npy, llmc, raw };
@@ -46,6 +40,10 @@ enum class TokenFormat { npy, llmc, raw };
 template <> inline constexpr EnumNames<3> kEnumNames<TokenFormat>{"format", {"npy", "llmc", "raw"}};
 
 namespace detail {
+/// Opens a file by its content: a 1-D NumPy array of uint8, uint16, uint32, int32 or int64; llm.c (1024 bytes of
+/// header: 20240520, 1, the count of uint16 ids, or 20240801, 7, the count of uint32 ids); else `raw` ids. An Error for
+/// an empty file, a wrong size or another format.
+TokenView open_token_file(const std::string& path, TokenType raw = TokenType::u16);
 /// Whether the path ends in .bin or .npy.
 bool is_token_file(std::string_view path);
 /// Files that a glob(3) pattern matches, sorted; other paths unchanged. An Error if none matches.

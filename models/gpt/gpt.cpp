@@ -111,7 +111,7 @@ GptConfig GptConfig::with_sizes() const {
 }
 GptConfig detail::gpt_config_from_json(std::string_view text, ConfigText source) {
   source.op = "gpt_config";
-  return detail::config_from_json<GptConfig>(text, source);
+  return config_from_json<GptConfig>(text, source);
 }
 
 Gpt::Block::Block(const Params& p, const GptConfig& c, size_t path_of_gpt) : nn::Layer{p.scope()} {

@@ -11,7 +11,7 @@ std::string modules_of(const std::vector<NamedLinear>& all, bool parts, std::str
   std::vector<std::pair<std::string, int>> patterns;  // pattern, count
   const auto add = [&](std::string_view name) {
     const std::string pattern = detail::block_pattern(name);
-    const auto at = std::find_if(patterns.begin(), patterns.end(), [&](auto& p) { return p.first == pattern; });
+    const auto at = std::ranges::find_if(patterns, [&](auto& p) { return p.first == pattern; });
     if (at != patterns.end())
       ++at->second;
     else
@@ -64,18 +64,17 @@ std::vector<NamedLinear> Linears::matching(std::string_view op, std::span<const 
 std::vector<std::string> replace_linears(const Linears& model, const std::vector<std::string>& patterns,
                                          LinearKind kind) {
   const std::vector<NamedLinear> layers = model.matching("replace_linears", patterns);
-  for (const NamedLinear& l : layers)
+  for (const NamedLinear& l : layers) {
     TG_CHECK(!l.layer->fragmented || kind == LinearKind::plain, value,
              "[replace_linears] '{}' is a FragmentedLinear, which has no 8-bit products. Leave it out.", l.name);
-  for (const NamedLinear& l : layers)
     TG_CHECK(
         !l.layer->blocks || kind == LinearKind::plain, value,
         "[replace_linears] '{}' is in blocks, which 8-bit products would quantize again. Leave it out, or load the "
         "model dequantized.",
         l.name);
-  for (const NamedLinear& l : layers)
     TG_CHECK(!l.layer->prepared(), state,
              "[replace_linears] '{}' was prepared for evaluation: its weight is gone. Load the model again.", l.name);
+  }
   std::vector<std::string> names;
   for (const NamedLinear& l : layers) {
     l.layer->kind = kind;

@@ -47,7 +47,7 @@ FragmentedLinear::FragmentedLinear(const Params& p, int64_t in, int64_t out, Fra
 
 Tensor FragmentedLinear::forward(const Tensor& x, Selection how, std::optional<DType> compute) const {
   NameScope here = enter();
-  const auto cast = [compute](const Tensor& t) { return compute ? tg::detail::cast_parameter(t, *compute) : t; };
+  const auto cast = [compute](const Tensor& t) { return compute ? detail::cast_parameter(t, *compute) : t; };
   const int64_t f = selector.size(0), d = selector.size(1), in = f * d, out = experts.size(2);
   TG_CHECK(x && x.ndim() >= 1 && x.shape().back() == in, shape,
            "[fragmented_linear] x is {}. Its last size must be {}: {} fragments of {}.", detail::describe(x), in, f, d);

@@ -11,14 +11,12 @@
 namespace tg {
 
 KvCache KvCache::with_capacity(const KvCacheOptions& s) {
-  const auto positive = [](const char* name, int64_t n) {
+  for (const auto& [name, n] : {std::pair{"layers", s.layers},
+                                {"batch", s.batch},
+                                {"kv_heads", s.kv_heads},
+                                {"capacity", s.capacity},
+                                {"head_size", s.head_size}})
     TG_CHECK(n >= 1, value, "[kv_cache] {} is {}. It must be 1 or more.", name, n);
-  };
-  positive("layers", s.layers);
-  positive("batch", s.batch);
-  positive("kv_heads", s.kv_heads);
-  positive("capacity", s.capacity);
-  positive("head_size", s.head_size);
   KvCache r;
   const auto memory = [&] { return zeros({s.batch, s.kv_heads, s.capacity, s.head_size}, s.dtype, s.device); };
   for (int64_t i = 0; i < s.layers; ++i) r.layers_.push_back({memory(), memory()});

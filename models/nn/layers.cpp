@@ -29,7 +29,7 @@ void from_name(std::string_view name, LinearKind& to) {
            name, detail::listed(kEnumNames<LinearKind>.names));
   from_name<LinearKind>(name, to);
 }
-SwitchBackMode tg::detail::mode_of(LinearKind k) {
+SwitchBackMode detail::mode_of(LinearKind k) {
   TG_CHECK(k != LinearKind::plain, value, "[linear] a plain layer has no SwitchBack mode. Use another kind.");
   return SwitchBackMode(int(k) - 1);
 }
@@ -66,7 +66,7 @@ Quantized codes_of(const Tensor& weight, LinearKind k) {
     const QuantizedFp8 q = quantize_fp8(weight);
     return {q.values, q.absmax};
   }
-  return tg::detail::quantize_weight(weight, tg::detail::mode_of(k));
+  return detail::quantize_weight(weight, detail::mode_of(k));
 }
 Tensor by_codes(const Tensor& x, const Quantized& weight, const Tensor& bias) {
   if (weight.values.dtype() == DType::u8)
@@ -103,10 +103,10 @@ Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng, 
   if (fragmented) return fragmented->forward(x, rng ? Selection::soft : Selection::hard, compute);
   NameScope here = enter();
   const Tensor in = compute ? x.to(*compute) : x;
-  const auto like_x = [&](const Tensor& t) { return compute ? tg::detail::cast_parameter(t, *compute) : t; };
+  const auto like_x = [&](const Tensor& t) { return compute ? detail::cast_parameter(t, *compute) : t; };
   Tensor y;
   if (unrounded && kind == LinearKind::plain && in.dtype() == DType::bf16 && in.device() == Device::cpu()) {
-    y = blocks ? tg::detail::unrounded_block_linear(in, *blocks) : tg::detail::unrounded_linear(in, like_x(weight));
+    y = blocks ? detail::unrounded_block_linear(in, *blocks) : detail::unrounded_linear(in, like_x(weight));
     if (bias) y = y + bias.to(y.dtype());
   } else if (blocks)
     y = block_linear(in, *blocks, bias ? like_x(bias) : bias);
@@ -115,7 +115,7 @@ Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng, 
   else if (quantized)
     y = by_codes(untracked(in, bias), *quantized, bias);
   else
-    y = switchback_linear(in, weight, bias, tg::detail::mode_of(kind));
+    y = switchback_linear(in, weight, bias, detail::mode_of(kind));
   if (!adapter) return y;
   const bool trains = adapters && rng && grad_enabled();
   TG_CHECK(!adapter->unmerged || (adapters && !trains), state,
@@ -230,7 +230,7 @@ Tensor SelfAttention::run(const Tensor& x, const LayerContext& c, bool weights) 
     const Tensor q = in_heads(qk[0]);                // (B, NH, T, HS)
     KvCache::Pair kv{in_heads(qk[1]), in_heads(v)};  // (B, NHkv, T, HS) x 2
     if (c.cache) kv = c.cache->append(c.layer, kv);  // (B, NHkv, past + T or capacity, HS) x 2
-    if (weights) return tg::detail::attention_weights(q, kv.k, how);
+    if (weights) return detail::attention_weights(q, kv.k, how);
     y = transpose(attention(q, kv.k, kv.v, how), 1, 2);  // (B, T, NH, HS)
   }
   return dropout_if(proj.forward(reshape(y, {b, t, o.heads * hs}), c.compute, c.rng, c.adapters), o.dropout, c.rng);
@@ -257,7 +257,7 @@ Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
                                                                        .fc_bias = fc.bias,
                                                                        .proj_weight = proj.weight,
                                                                        .proj_bias = proj.bias,
-                                                                       .mode = tg::detail::mode_of(fc.kind),
+                                                                       .mode = detail::mode_of(fc.kind),
                                                                        .by_tanh = activation == Activation::gelu_tanh});
     return inside ? y : dropout_if(y, dropout, c.rng);
   }

@@ -54,7 +54,7 @@ namespace nn {
 struct Layer {
   const Scope* scope = nullptr;  ///< null: the caller's scope
   /// Enters the scope; call it first in forward().
-  NameScope enter() const { return NameScope(scope ? scope : tg::detail::current_scope()); }
+  NameScope enter() const { return NameScope(scope ? scope : detail::current_scope()); }
 };
 
 struct LoraAdapter;       // lora.h

@@ -41,7 +41,7 @@ LoraRows checked(const Linear& base, LoraRows rows, const LoraOptions& o) {
 LoraDelta delta_of(const Linear& base, const Params& p, const LoraOptions& o, const LoraRows& rows) {
   LoraDelta delta(p, base.in(), rows.count, o);
   NameScope layer = base.enter(), lora("lora");
-  delta.scope = tg::detail::current_scope();
+  delta.scope = detail::current_scope();
   return delta;
 }
 }  // namespace
@@ -75,7 +75,7 @@ Tensor LoraDelta::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
   const int64_t in = a.size(0);
   TG_CHECK(x && x.ndim() >= 1 && x.size(-1) == in, shape,
            "[lora] x is {}, and A {}. The last size of x must be A's first, {}.", detail::describe(x), a, in);
-  const Tensor a_like = tg::detail::cast_parameter(a, x.dtype()), b_like = tg::detail::cast_parameter(b, x.dtype());
+  const Tensor a_like = detail::cast_parameter(a, x.dtype()), b_like = detail::cast_parameter(b, x.dtype());
   if (!rng || dropout == 0) return tg::lora(x, a_like, b_like, scale, base);  // (..., out)
   Shape shape = x.shape();
   shape.back() = b.size(1);

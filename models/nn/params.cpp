@@ -42,7 +42,7 @@ std::string join(const std::string& path, std::string_view name) {
 const Scope* nested(const Scope* scope, std::string_view path) {
   if (path.empty()) return scope;
   const size_t dot = std::min(path.find('.'), path.size());
-  return nested(tg::detail::scope_within(scope, path.substr(0, dot)), path.substr(std::min(dot + 1, path.size())));
+  return nested(detail::scope_within(scope, path.substr(0, dot)), path.substr(std::min(dot + 1, path.size())));
 }
 template <class Map> std::string did_you_mean_key(std::string_view name, const Map& known) {
   std::vector<std::string_view> names;
@@ -105,7 +105,7 @@ Params Params::shared() const {
   p.shares_ = true;
   return p;
 }
-const Scope* Params::scope() const { return nested(tg::detail::current_scope(), path_); }
+const Scope* Params::scope() const { return nested(detail::current_scope(), path_); }
 
 Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) const {
   State& s = *state_;
@@ -224,7 +224,7 @@ StateDict Params::tensors() const {
            "for evaluation.",
            state_->dropped);
   StateDict r;
-  for (auto& p : state_->list) r[p.name] = p.low ? tg::detail::join_weight({p.tensor, p.low}) : p.tensor.detach();
+  for (auto& p : state_->list) r[p.name] = p.low ? detail::join_weight({p.tensor, p.low}) : p.tensor.detach();
   return r;
 }
 bool Params::split(const Tensor& weight) const {
@@ -232,7 +232,7 @@ bool Params::split(const Tensor& weight) const {
   const auto it = std::ranges::find(state_->list, weight.id(), [](auto& p) { return p.tensor.id(); });
   if (it == state_->list.end() || !weight.requires_grad()) return false;
   if (it->low) return true;
-  const SplitTensor s = tg::detail::split_weight(weight);
+  const SplitTensor s = detail::split_weight(weight);
   it->low = s.low, it->low.label(it->name + ".low");
   detail::WritesValues().replace(*weight.variable(), s.high.value());  // assign() keeps dtypes
   return true;
@@ -240,7 +240,7 @@ bool Params::split(const Tensor& weight) const {
 void Params::drop(const Tensor& t) const {
   State& s = *state_;
   const std::lock_guard lock(s.turn);
-  const auto it = std::find_if(s.list.begin(), s.list.end(), [&](auto& p) { return p.tensor.id() == t.id(); });
+  const auto it = std::ranges::find_if(s.list, [&](auto& p) { return p.tensor.id() == t.id(); });
   TG_CHECK(it != s.list.end(), value,
            "[params] {} is not one of these {} parameters. Pass a parameter of the same model.", t, s.list.size());
   if (s.dropped.empty()) s.dropped = it->name;
@@ -257,7 +257,7 @@ void Params::assign(const StateDict& values) const {
     TG_CHECK(it != values.end(), value, "[params] no value for '{}' {}.{} Pass one for each parameter.", p.name,
              p.tensor.shape(), did_you_mean_key(p.name, values));
     const Tensor whole = fitted(p.name, it->second, p.tensor.shape(), s.dtype, s.device);
-    fresh.push_back(p.low ? tg::detail::split_weight(whole) : SplitTensor{whole, {}});
+    fresh.push_back(p.low ? detail::split_weight(whole) : SplitTensor{whole, {}});
   }
   for (auto& [name, t] : values)
     TG_CHECK(s.index.contains(name), value,

@@ -38,8 +38,8 @@ void detail::AdamWMoments::step(const OptimizerStep& s, const Ref<OptimizerClock
 }
 void detail::AdamWMoments::step(size_t entry, const Tensor& w, const GradientProduct& grad, const Tensor& norm,
                                 double max_norm, const Ref<OptimizerClock>& clock, bool counts) const {
-  detail::adamw_product_step(w, m_[entry], v_[entry], grad, options_, clock->lr, clock->t + 1, own_[entry], norm,
-                             max_norm, clock, counts);
+  adamw_product_step(w, m_[entry], v_[entry], grad, options_, clock->lr, clock->t + 1, own_[entry], norm, max_norm,
+                     clock, counts);
 }
 
 AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config, std::vector<ParameterGroup> groups,

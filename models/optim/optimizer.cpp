@@ -48,10 +48,10 @@ Tensor detail::norm_in_parts(Inputs grads, int64_t bytes) {
     wide |= grads[i].dtype() == DType::f64;
     part += grads[i].layout().bytes();
     if (part < size_t(bytes) && i + 1 < grads.size()) continue;
-    sums.push_back(detail::square_sums(grads.subspan(first, i + 1 - first)));
+    sums.push_back(square_sums(grads.subspan(first, i + 1 - first)));
     first = i + 1, part = 0;
   }
-  return detail::norm_of_square_sums(sums.size() == 1 ? sums[0] : concat(sums), wide ? DType::f64 : DType::f32);
+  return norm_of_square_sums(sums.size() == 1 ? sums[0] : concat(sums), wide ? DType::f64 : DType::f32);
 }
 
 Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, double lr,

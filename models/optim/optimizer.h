@@ -63,6 +63,15 @@ struct OptimizerStep {
     if (!s.first.empty()) first.push_back(s.first[k]);
   }
 };
+// global_norm() from square_sums() of `bytes` each, which run once their gradients exist.
+Tensor norm_in_parts(Inputs grads, int64_t bytes = 32 << 20);
+// An Error unless x is finite and >= 0, or in [0, 1).
+void check_rate(std::string_view op, std::string_view name, double);
+void check_fraction(std::string_view op, std::string_view name, double);
+template <class Config> const Config& valid(const Config& c) {
+  c.validate();
+  return c;
+}
 }  // namespace detail
 
 /// An optimiser with its state. Copies share the state.
@@ -145,15 +154,4 @@ class Optimizer {
   std::shared_ptr<detail::OneUser> user_ = std::make_shared<detail::OneUser>();  // copies share weights
 };
 
-namespace detail {
-// global_norm() from square_sums() of `bytes` each, which run once their gradients exist.
-Tensor norm_in_parts(Inputs grads, int64_t bytes = 32 << 20);
-// An Error unless x is finite and >= 0, or in [0, 1).
-void check_rate(std::string_view op, std::string_view name, double);
-void check_fraction(std::string_view op, std::string_view name, double);
-template <class Config> const Config& valid(const Config& c) {
-  c.validate();
-  return c;
-}
-}  // namespace detail
 }  // namespace tg

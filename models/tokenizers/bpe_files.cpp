@@ -22,7 +22,7 @@ static Json split_json(std::string_view pattern) {
   return {{"type", "Split"}, {"pattern", Json{{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
 }
 Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, bool ignore_merges) {
-  Json all = detail::own_json(R"({
+  Json all = own_json(R"({
     "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
     "post_processor": null,
@@ -98,7 +98,7 @@ Json merges_of(std::string_view merges, const std::string& source) {
   Json list = Json::array();
   for_each_line(merges, [&](std::string_view line, size_t number) {
     if (number == 1 && line.starts_with("#version")) return;
-    if (std::count(line.begin(), line.end(), ' ') != 1 || line.front() == ' ' || line.back() == ' ')
+    if (std::ranges::count(line, ' ') != 1 || line.front() == ' ' || line.back() == ' ')
       fail_line(source, number, "a merge has two words.");
     list.push_back(line);
   });
@@ -270,7 +270,7 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
     if (rank < 0) fail_line(source, number, "it must be a token in base64 and its rank.");
     tokens.emplace_back(rank, from_base64(line.substr(0, space), source, number));
   });
-  std::sort(tokens.begin(), tokens.end());
+  std::ranges::sort(tokens);
   std::unordered_set<std::string_view> known;
   for (const auto& [rank, bytes] : tokens) known.insert(bytes);
   Json merges = Json::array();

@@ -179,7 +179,7 @@ KnownText CharTokenizer::known(std::string_view text) const {
   return known;
 }
 int64_t CharTokenizer::id_of(char32_t code) const {
-  const auto found = std::lower_bound(characters_.begin(), characters_.end(), code);
+  const auto found = std::ranges::lower_bound(characters_, code);
   return found != characters_.end() && *found == code ? found - characters_.begin() : -1;
 }
 std::string CharTokenizer::decode_next(int64_t id, bool& begins) const {

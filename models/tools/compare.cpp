@@ -137,7 +137,7 @@ Difference difference(const Tensor& a, const Tensor& b) {
 class Ledger {
  public:
   Ledger(const Side& reference, const Side& other, const AdamWConfig& optimizer)
-      : own_(own_tolerance(reference)), tolerance_(tg::detail::tolerance_of(reference, other)), optimizer_(optimizer) {}
+      : own_(own_tolerance(reference)), tolerance_(detail::tolerance_of(reference, other)), optimizer_(optimizer) {}
 
   void keep(Place place, const Tensor& t) {
     Occurrences& o = occurrences_[{place.stage, place.name}];
@@ -318,8 +318,8 @@ Side Side::parse(std::string_view text) {
 std::string to_table(const Comparison& c, int64_t most) {
   std::vector<const Compared*> order;
   for (const Compared& t : c.tensors) order.push_back(&t);
-  std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) { return way(*a) > way(*b); });
-  const auto past = std::count_if(order.begin(), order.end(), [](auto* t) { return !t->within(); });
+  std::ranges::stable_sort(order, [](auto* a, auto* b) { return way(*a) > way(*b); });
+  const auto past = std::ranges::count_if(order, [](auto* t) { return !t->within(); });
   std::string text =
       fmt::format("{} against {}: {} tensors, ", to_string(c.other), to_string(c.reference), order.size());
   const bool exact = detail::tolerance_of(c.reference, c.other) == 0;
@@ -328,7 +328,7 @@ std::string to_table(const Comparison& c, int64_t most) {
                         exact ? "equality" : "their tolerance", name_of(first->stage), first->name);
   else
     text += exact ? "all equal\n" : "all within their tolerance\n";
-  const auto apart = std::find_if(order.begin(), order.end(), [](auto* t) { return t->error == 0; }) - order.begin();
+  const auto apart = std::ranges::find_if(order, [](auto* t) { return t->error == 0; }) - order.begin();
   const size_t shown = most < 0 ? order.size() : size_t(std::min<int64_t>(most, apart));
   size_t width = 4, shape_width = 5;
   for (size_t i = 0; i < shown; ++i) {

@@ -79,8 +79,7 @@ std::string detail::what_fits(const std::vector<std::vector<Variant>>& lists, in
   const auto add_if_it_fits = [&](const Variant& v) {
     try {
       const int64_t bytes = v.bytes();
-      if (bytes <= most)
-        all += fmt::format("{}{} ({})", all.empty() ? "" : ", ", v.name, detail::readable_bytes(bytes));
+      if (bytes <= most) all += fmt::format("{}{} ({})", all.empty() ? "" : ", ", v.name, readable_bytes(bytes));
       return bytes <= most;
     } catch (const Error&) {  // sizes beyond memory
       return false;
@@ -90,11 +89,11 @@ std::string detail::what_fits(const std::vector<std::vector<Variant>>& lists, in
   return all.empty() ? "" : fmt::format("These would fit: {}.", all);
 }
 void detail::check_fits(const Variant& run, Device device, const std::function<std::string(int64_t)>& advice) {
-  const int64_t there = int64_t(detail::runtime_of(device).memory(device.index)), bytes = run.bytes();
+  const int64_t there = int64_t(runtime_of(device).memory(device.index)), bytes = run.bytes();
   TG_CHECK(there == 0 || bytes <= there, memory,
            "{} takes {} of memory, and {} has {}, which is {} too little. All tensors of a step must fit. {}", run.name,
-           detail::readable_bytes(bytes), device == Device::cpu() ? "this process" : to_string(device),
-           detail::readable_bytes(there), detail::readable_bytes(bytes - there), advice(there));
+           readable_bytes(bytes), device == Device::cpu() ? "this process" : to_string(device), readable_bytes(there),
+           readable_bytes(bytes - there), advice(there));
 }
 
 MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,

@@ -121,7 +121,7 @@ double detail::floor_seconds(const WorkOfOp& op, const DeviceRoofline& m) {
 }
 double detail::floor_seconds(const std::vector<WorkOfOp>& ops, const DeviceRoofline& m) {
   double sum = 0;
-  for (const WorkOfOp& op : ops) sum += detail::floor_seconds(op, m);
+  for (const WorkOfOp& op : ops) sum += floor_seconds(op, m);
   return sum;
 }
 

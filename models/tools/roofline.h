@@ -20,15 +20,6 @@ struct DeviceRoofline {
   double int8_tflops = 0;  ///< 8-bit GEMMs
   double us_per_call = 0;  ///< microseconds between two ops
 };
-namespace detail {
-/// Calls f(name, field) for each number, in order.
-template <class M, class F> void visit_roofline_fields(M& m, F&& f) {
-  f("gb_per_s", m.gb_per_s), f("f32_tflops", m.f32_tflops), f("bf16_tflops", m.bf16_tflops);
-  f("int8_tflops", m.int8_tflops), f("us_per_call", m.us_per_call);
-}
-/// The names that device_roofline() knows.
-std::vector<std::string_view> device_roofline_names();
-}  // namespace detail
 
 /// "h100", "h200", or the path of a JSON file with DeviceRoofline's fields. An Error lists the names, or names a
 /// missing, unknown or wrong field.
@@ -50,6 +41,13 @@ StepWork step_work(const GptConfig&, const TrainConfig&, Device = {}, const Lora
                    DType weights = DType::f32, const std::function<TensorSource()>& source = {});
 
 namespace detail {
+/// Calls f(name, field) for each number, in order.
+template <class M, class F> void visit_roofline_fields(M& m, F&& f) {
+  f("gb_per_s", m.gb_per_s), f("f32_tflops", m.f32_tflops), f("bf16_tflops", m.bf16_tflops);
+  f("int8_tflops", m.int8_tflops), f("us_per_call", m.us_per_call);
+}
+/// The names that device_roofline() knows.
+std::vector<std::string_view> device_roofline_names();
 /// An op's minimum seconds: the longer of bytes and GEMM operations, plus the time between calls.
 double floor_seconds(const WorkOfOp&, const DeviceRoofline&);
 /// Sum of floor_seconds() over sequential ops.

@@ -198,7 +198,7 @@ template <class T> void read_word(std::string_view name, std::string_view word, 
 }
 
 bool hold(const Json& fields, const std::vector<std::string_view>& names) {
-  return std::all_of(names.begin(), names.end(), [&](std::string_view name) { return fields.contains(name); });
+  return std::ranges::all_of(names, [&](std::string_view name) { return fields.contains(name); });
 }
 // Parses the settings of a JSON object and flattens its groups.
 Json read_text(std::string_view text, const std::string& source) {
@@ -284,18 +284,16 @@ RunConfig detail::named_run(std::string_view name) {
   run.data = {}, run.train.order = SampleOrder::random;
   return run;
 }
-std::string detail::run_preset_names() { return detail::listed(kPresets); }
-std::string detail::model_preset_names() { return detail::listed(kArchs); }
+std::string detail::run_preset_names() { return listed(kPresets); }
+std::string detail::model_preset_names() { return listed(kArchs); }
 
 bool detail::is_model_setting(std::string_view name) { return in(name, settings_of("model")); }
 bool detail::is_data_setting(std::string_view name) { return in(name, settings_of("data")); }
-bool detail::is_train_setting(std::string_view name) {
-  return in(name, settings_of("train")) || detail::is_data_setting(name);
-}
+bool detail::is_train_setting(std::string_view name) { return in(name, settings_of("train")) || is_data_setting(name); }
 bool detail::is_example_setting(std::string_view name) {
   bool is = false;
   const DataConfig data;
-  detail::visit_example_fields(data, [&](std::string_view field, auto&&...) { is |= field == name; });
+  visit_example_fields(data, [&](std::string_view field, auto&&...) { is |= field == name; });
   return is;
 }
 std::vector<RunField> detail::run_fields() {
@@ -304,7 +302,7 @@ std::vector<RunField> detail::run_fields() {
   visit_run_fields(run, [&](auto, const char* name, const auto& value, const char* help) {
     const Json x = written(value);
     const char* kind = x.is_boolean() ? "BOOL" : x.is_number_integer() ? "INT" : x.is_number() ? "NUMBER" : "NAME";
-    list.push_back({name, kind, x.is_string() ? x.get<std::string>() : detail::text_of(x), help});
+    list.push_back({name, kind, x.is_string() ? x.get<std::string>() : text_of(x), help});
   });
   return list;
 }
@@ -379,7 +377,7 @@ std::vector<Difference> detail::differences(const RunConfig& before, const RunCo
   const Json a = flat(before), b = flat(after);
   std::vector<Difference> all;
   for (const auto& [name, x] : a.items())
-    if (x != b.at(name)) all.push_back({name, detail::text_of(x), detail::text_of(b.at(name))});
+    if (x != b.at(name)) all.push_back({name, text_of(x), text_of(b.at(name))});
   return all;
 }
 

@@ -27,13 +27,6 @@ RunConfig run_preset(std::string_view name);
 /// Model "nano" (with the tokenizer's vocabulary), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt-small-10k",
 /// "gpt-medium-10k" (vocabulary 10 000), "cs336-2.7b" (Stanford CS336, assignment 2). An Error lists the names.
 GptConfig model_preset(std::string_view name);
-namespace detail {
-/// A model_preset(), or model and steps of a run_preset(), for plans and benchmarks: without data and order.
-RunConfig named_run(std::string_view name);
-/// Names for help texts: "a, b".
-std::string run_preset_names();
-std::string model_preset_names();
-}  // namespace detail
 
 /// A setting in help texts. `kind` is INT, NUMBER, BOOL or NAME, `value` the default.
 struct RunField {
@@ -70,17 +63,20 @@ class Settings {
 std::string to_json(const TrainConfig&);
 /// A JSON object with every field: {"model": {...}, "train": {...}, "data": {...}, "tokenizer": "byte"}.
 std::string to_json(const RunConfig&);
-namespace detail {
-/// Reads to_json(const RunConfig&)'s output. `source` names the text in messages. An Error names a field that is
-/// missing, unknown, of the wrong type or out of range.
-RunConfig run_config_from_json(std::string_view text, const std::string& source);
-}  // namespace detail
 
 /// A setting with two values, as JSON.
 struct Difference {
   std::string name, before, after;
 };
 namespace detail {
+/// A model_preset(), or model and steps of a run_preset(), for plans and benchmarks: without data and order.
+RunConfig named_run(std::string_view name);
+/// Names for help texts: "a, b".
+std::string run_preset_names();
+std::string model_preset_names();
+/// Reads to_json(const RunConfig&)'s output. `source` names the text in messages. An Error names a field that is
+/// missing, unknown, of the wrong type or out of range.
+RunConfig run_config_from_json(std::string_view text, const std::string& source);
 /// All settings, in order: GptConfig, TrainConfig, DataConfig, `tokenizer`.
 std::vector<RunField> run_fields();
 /// Whether the setting belongs to GptConfig; to TrainConfig or DataConfig; to DataConfig; to its part about examples.

@@ -40,7 +40,7 @@ StepGradients detail::step_gradients(const Model& model, const Params& params, c
                                      const MicroBatches& micro, std::span<Rng> dropout,
                                      const std::shared_ptr<Communicator>& comm, const Partition* partition) {
   size_t i = 0;
-  const auto loss = [&](const Batch& batch) { return detail::training_loss(model, config, batch, dropout[i++]); };
+  const auto loss = [&](const Batch& batch) { return training_loss(model, config, batch, dropout[i++]); };
   Accumulated a;
   if (comm->size() > 1) {
     GradientReducer reducer(params.trainable(), comm, partition);
@@ -56,7 +56,7 @@ StepGradients detail::step_gradients(const Model& model, const Params& params, c
   std::vector<Tensor> all;
   for (const Parameter& p : params.trainable())
     if (const Tensor g = a.grads.native(p.tensor)) all.push_back(g);  // the optimiser names missing gradients
-  return {a.loss, all.empty() ? zeros({}) : detail::norm_in_parts(all), std::move(a.grads)};
+  return {a.loss, all.empty() ? zeros({}) : norm_in_parts(all), std::move(a.grads)};
 }
 StepOptions detail::step_options(const TrainConfig& config, const Tensor& norm) {
   const bool guards = config.compile && config.clip_norm == 0;  // skip_non_finite needs a norm
