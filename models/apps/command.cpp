@@ -226,7 +226,7 @@ void group_flags(CLI::App& app) {
     if (o->get_group() != "Options" || o->get_lnames().empty()) continue;
     std::string name = o->get_lnames()[0];
     const auto in = [word = "," + name + ","](std::string_view names) { return names.find(word) != names.npos; };
-    std::replace(name.begin(), name.end(), '-', '_');
+    std::ranges::replace(name, '-', '_');
     o->group(in(kData) || detail::is_data_setting(name)       ? "Data"
              : in(kOfModel) || detail::is_model_setting(name) ? "Model"
              : in(kSpeed)                                     ? "Speed and memory"
@@ -263,7 +263,7 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
 std::string escaped(std::string_view text, std::string_view kept) {
   std::string all;
   while (!text.empty()) {
-    const auto [c, length] = tg::detail::first_of(text);
+    const auto [c, length] = detail::first_of(text);
     const bool control = c < 0x20 || (c >= 0x7F && c < 0xA0),
                turns = (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
     const bool shown = kept.find(text[0]) != kept.npos || (!control && !turns);  // an invalid byte has the code 0
@@ -370,7 +370,7 @@ void Command::option(Text flag, Text kind, Text help, std::string& value) {
 }
 void Command::option(Text flag, Text help, std::string& value, const std::vector<std::string_view>& known) {
   option(flag, "NAME", value, help, Take([=, &value](const std::string& word) {
-           if (std::find(known.begin(), known.end(), word) == known.end())
+           if (std::ranges::find(known, word) == known.end())
              throw UsageError(fmt::format("{} is '{}'.{} It is one of {}.", flag, word,
                                           detail::did_you_mean(word, known), detail::listed(known)));
            value = word;

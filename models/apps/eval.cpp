@@ -6,7 +6,7 @@
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/apps/run_flags.h>
+#include <tapegrad/models/apps/run.h>
 #include <tapegrad/models/apps/task.h>
 #include <tapegrad/models/train/trainer.h>
 

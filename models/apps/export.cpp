@@ -21,7 +21,7 @@ struct ExportOptions {
 void write_folder(const std::string& out, const LoadedModel& m, const ExportOptions& o) {
   HuggingfaceOptions options;
   if (o.max_shard > 0) options.max_shard = o.max_shard;
-  if (o.dtype != "same") options.dtype = o.dtype == "bf16" ? DType::bf16 : o.dtype == "f16" ? DType::f16 : DType::f32;
+  if (o.dtype != "same") options.dtype = detail::dtype_from_name(o.dtype);
   if (m.origin)
     options.origin = &*m.origin;
   else

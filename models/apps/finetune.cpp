@@ -2,10 +2,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/apps/run_flags.h>
-#include <tapegrad/models/apps/run_folder.h>
-#include <tapegrad/models/apps/run_loop.h>
-#include <tapegrad/models/apps/run_resume.h>
+#include <tapegrad/models/apps/run.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/tokenizers/bpe.h>
@@ -206,7 +203,7 @@ int run(MergeOptions& o) {
   return 0;
 }
 void declare(Command& c, FinetuneOptions& o) {
-  o.command = "finetune", o.result = "adapter";
+  o.command = "finetune";
   c.option("--model", "DIR", fmt::format("the model, which is not changed: {}", kModelPaths), o.model);
   c.option("--adapter", "DIR", "train this adapter further: what `finetune --out DIR` or PEFT wrote", o.adapter);
   add_lora_options(c, o.lora);

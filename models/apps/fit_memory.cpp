@@ -1,6 +1,6 @@
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/apps/run_loop.h>
+#include <tapegrad/models/apps/run.h>
 #include <tapegrad/models/tools/memory_plan.h>
 
 #include <algorithm>
@@ -82,17 +82,16 @@ int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std
         {fmt::format("[{}] a step of this run", o.command), [&] { return peak(s.run); }}, device,
         [&](int64_t there) { return advice(o, s.run, peak, there) + " To start anyway, pass --ignore-memory."; });
   const int64_t before = memory_stats(device).live;
-  try {
-    return train(o.ignore_memory || s.progress.quiet ? 0 : peak(s.run));
-  } catch (const Error& e) {
-    if (e.kind() != Error::Kind::memory) throw;
-    const int64_t most = data + memory_stats(device).peak - before;  // bytes the run could allocate
-    throw Error(
-        e.kind(),
-        fmt::format("{}\nA step of this run takes {} of memory, and got {} of it. {}", e.what(),
-                    detail::readable_bytes(peak(s.run)), detail::readable_bytes(most), advice(o, s.run, peak, most)),
-        e.scoped());
-  }
+  const int64_t planned = o.ignore_memory || s.progress.quiet ? 0 : peak(s.run);
+  return detail::explained([&] { return train(planned); },
+                           [&](const Error& e) -> std::string {
+                             if (e.kind() != Error::Kind::memory) return "";
+                             const int64_t most =
+                                 data + memory_stats(device).peak - before;  // bytes the run could allocate
+                             return fmt::format("A step of this run takes {} of memory, and got {} of it. {}",
+                                                detail::readable_bytes(peak(s.run)), detail::readable_bytes(most),
+                                                advice(o, s.run, peak, most));
+                           });
 }
 
 }  // namespace tg::apps

@@ -5,8 +5,7 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
-#include <tapegrad/models/apps/run_flags.h>
-#include <tapegrad/models/apps/run_loop.h>
+#include <tapegrad/models/apps/run.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>

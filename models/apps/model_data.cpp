@@ -130,7 +130,8 @@ std::optional<int64_t> special_token(const Tokenizer& tokenizer, const std::stri
     return std::nullopt;
   }
 }
-int64_t reply_end(const Tokenizer& tokenizer, const std::string& model, const std::string& folder) {
+// The token that ends a reply in a folder's chat template, or -1.
+static int64_t reply_end(const Tokenizer& tokenizer, const std::string& model, const std::string& folder) {
   const std::string chat = detail::chat_template_of(folder);
   if (chat.empty()) return -1;
   const ChatTemplate by(chat, "of " + folder, detail::special_tokens_of({model, folder}, tokenizer));

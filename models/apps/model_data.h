@@ -73,9 +73,8 @@ RunData read_data(const ModelOfData&, const Words& paths, const DataConfig&, boo
 RunData read_examples_or_data(const ModelOfData&, const Words& words, DataConfig& how, int64_t window,
                               bool skip_unknown);
 std::optional<int64_t> special_token(const Tokenizer&, const std::string& text);
-// The token that ends a reply in a folder's chat template, or -1.
-int64_t reply_end(const Tokenizer&, const std::string& model, const std::string& folder);
-// End tokens of the folder, else of the tokenizer; reply_end() of the adapter or our folder.
+// End tokens of the folder, else of the tokenizer; the token that ends a reply in the template of the adapter or our
+// folder.
 std::vector<int64_t> ends_of(const LoadedModel&, const std::string& model, const std::string& adapter);
 // Chat template `given`, else that of the adapter or the model. An Error or note if the tokenizer lacks its stop.
 ChatTemplate chat_template_for(std::string_view command, const std::string& given, const std::string& adapter,

@@ -5,7 +5,7 @@
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/progress.h>
-#include <tapegrad/models/apps/run_folder.h>
+#include <tapegrad/models/apps/run.h>
 #include <tapegrad/models/tools/plot.h>
 #include <unistd.h>
 

@@ -101,7 +101,7 @@ void set_threads(int64_t n) {
   if (n != 0) return set_num_threads(int(std::clamp<int64_t>(n, INT32_MIN, INT32_MAX)));
   if (world().size() == 1) return;
   const std::vector<std::string> places = world().gather(place());
-  const auto here = std::count(places.begin(), places.end(), places[size_t(world().rank())]);
+  const auto here = std::ranges::count(places, places[size_t(world().rank())]);
   set_num_threads(std::max(1, num_threads() / int(here)));
 }
 

@@ -3,7 +3,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/apps/run_folder.h>
+#include <tapegrad/models/apps/run.h>
 #include <tapegrad/models/io/hash.h>
 
 #include <algorithm>
@@ -148,7 +148,7 @@ int run(ReproduceOptions& o) {
 
   const Scratch scratch(run, was);
   TrainOptions t;
-  t.command = command_of(was), t.result = was.finetuning ? "adapter" : "model";
+  t.command = command_of(was);
   t.resume = scratch.path(), t.data = o.data, t.threads = o.threads, t.quiet = true;
   if (!was.kernels.empty()) t.device = was.kernels.substr(0, was.kernels.find(','));
   if (!o.device.empty()) t.device = o.device;

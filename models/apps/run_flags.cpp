@@ -2,7 +2,8 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/apps/run_flags.h>
+#include <tapegrad/models/apps/run.h>
+#include <tapegrad/models/apps/task.h>
 #include <tapegrad/models/tools/roofline.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ void add_settings(Command& c, SettingFlags& to, WantedSetting wanted) {
   for (const RunField& f : detail::run_fields()) {
     if (!wanted(f.name)) continue;
     std::string flag = "--" + f.name;
-    std::replace(flag.begin(), flag.end(), '_', '-');
+    std::ranges::replace(flag, '_', '-');
     c.option(flag, f.kind, f.value, f.help, [&to, name = f.name](const std::string& word) {
       try {
         Settings().set(name, word);
@@ -63,7 +64,8 @@ void add_lora_options(Command& c, LoraFlags& o) {
 }
 
 void add_train_options(Command& c, TrainOptions& o, const char* out, WantedSetting wanted) {
-  c.option("--out", "DIR", out, fmt::format("folder for the checkpoint, the {} and the log", o.result),
+  c.option("--out", "DIR", out,
+           fmt::format("folder for the checkpoint, the {} and the log", o.command == "train" ? "model" : "adapter"),
            [&o](const std::string& word) { o.out = word; });
   c.option("--resume", "DIR",
            "resume the run in DIR with its data and settings; max-steps, lr, min-lr, muon-lr, warmup, moments, "

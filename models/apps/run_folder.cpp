@@ -4,7 +4,7 @@
 #include <tapegrad/core/profile/work.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/apps/run_folder.h>
+#include <tapegrad/models/apps/run.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -4,8 +4,7 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/progress.h>
-#include <tapegrad/models/apps/run_folder.h>
-#include <tapegrad/models/apps/run_loop.h>
+#include <tapegrad/models/apps/run.h>
 #include <tapegrad/models/apps/task.h>
 #include <tapegrad/models/model/dpo.h>
 #include <tapegrad/models/model/generate.h>
@@ -201,15 +200,13 @@ int train(const TrainOptions& o, RunSetup& s, const TrainedModel& what, int64_t 
     print_note("{} lacks {} of the steps before {} ({} could not be read and dropped); the run continues",
                log_path(s.out), files.log()->missing(), trainer.steps() + 1,
                detail::counted(files.log()->unreadable(), "line"));
-  try {
-    return run_steps(o, s, what, trainer, files, task);
-  } catch (const Error& e) {
-    const std::string path = checkpoint_path(s.out);
-    std::error_code none;
-    if (o.go_on || !std::filesystem::is_regular_file(path, none)) throw;
-    throw Error(e.kind(), fmt::format("{}\n{}", e.what(), recovery_hint(o, s, e, trainer.steps(), files.saved_step())),
-                e.scoped());
-  }
+  return detail::explained([&] { return run_steps(o, s, what, trainer, files, task); },
+                           [&](const Error& e) {
+                             std::error_code none;
+                             const bool saved =
+                                 !o.go_on && std::filesystem::is_regular_file(checkpoint_path(s.out), none);
+                             return saved ? recovery_hint(o, s, e, trainer.steps(), files.saved_step()) : "";
+                           });
 }
 
 void check_events(const TrainOptions& o, const RunSetup& s) {

@@ -1,8 +1,6 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/apps/run_flags.h>
-#include <tapegrad/models/apps/run_folder.h>
-#include <tapegrad/models/apps/run_resume.h>
+#include <tapegrad/models/apps/run.h>
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/tokenizers/bpe.h>
 

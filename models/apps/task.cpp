@@ -56,7 +56,7 @@ void read_lines(const std::string& path, const Tokenizer& tokenizer, const Add& 
     in_file(fmt::format("{}:{}", path, number), [&] {
       const Json line = detail::parse_json(text, "task", "the line");
       const Json &ctx = line.member("ctx"), &label = line.member("label"), &endings = line.member("endings");
-      const bool texts = std::all_of(endings.begin(), endings.end(), [](const Json& x) { return x.is_string(); });
+      const bool texts = std::ranges::all_of(endings, [](const Json& x) { return x.is_string(); });
       TG_CHECK(ctx.is_string() && label.is_number_integer() && endings.is_array() && texts, value,
                "[task] the line must have \"ctx\", a text, \"endings\", a list of texts, and \"label\", an integer.");
       std::vector<Ids> all;

@@ -7,7 +7,7 @@
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/apps/run_flags.h>
+#include <tapegrad/models/apps/run.h>
 #include <tapegrad/models/data/bpe_train.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/io/checkpoint.h>

@@ -3,10 +3,7 @@
 #include <tapegrad/core/io/gguf.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/output.h>
-#include <tapegrad/models/apps/run_flags.h>
-#include <tapegrad/models/apps/run_folder.h>
-#include <tapegrad/models/apps/run_loop.h>
-#include <tapegrad/models/apps/run_resume.h>
+#include <tapegrad/models/apps/run.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/tokenizers/bpe.h>
 
@@ -33,8 +30,6 @@ struct InitialModel {
   }
 };
 
-bool is_path(const std::string& tokenizer) { return tokenizer != "char" && tokenizer != "byte"; }
-
 // "char" (needs the text): null. `saved`: JSON of a tokenizer whose file may be gone.
 std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name, const std::string& saved) {
   if (name == "char") return nullptr;
@@ -50,7 +45,7 @@ void refuse_examples(const RunConfig& run) {
 RunData read_new_data(const Words& words, RunConfig& run, const std::string& saved = "") {
   refuse_examples(run);
   int64_t& vocabulary = run.model.vocab_size;
-  if (is_path(run.tokenizer))  // a resumed run may have another working folder
+  if (run.tokenizer != "char" && run.tokenizer != "byte")  // a resumed run may have another working folder
     run.tokenizer = detail::absolute_path(run.tokenizer);
   const bool ids = has_token_file(words);
   std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(run.tokenizer, saved);
@@ -150,7 +145,7 @@ int run(TrainCommandOptions& o) {
   });
 }
 void declare(Command& c, TrainCommandOptions& o) {
-  o.command = "train", o.result = "model";
+  o.command = "train";
   c.option("--preset", "NAME", "a named run: " + detail::run_preset_names(), o.preset);
   c.option("--arch", "NAME", "a named model: " + detail::model_preset_names(), o.arch);
   c.option("--model", "DIR",
