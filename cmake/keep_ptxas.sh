@@ -1,6 +1,6 @@
 #!/bin/sh
 # Launches nvcc and keeps ptxas's kernel reports (-Xptxas=-v: registers, spills) in <object>.ptxas for
-# tests/cuda/ptxas.cmake, the newest GPU's PTX in <object>.ptx for tests/cuda/whole_vectors.py.
+# tests/cuda/ptxas.py, the newest GPU's PTX in <object>.ptx for tests/cuda/whole_vectors.py.
 #   sh cmake/keep_ptxas.sh nvcc ... -o <object>
 object='' before=''
 for word; do

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 
-from whole_vectors import FLAGS, short_names
+from whole_vectors import made, short_names
 
 COLUMNS = ["registers", "local", "shared", "CTAs", "per 16 B", "per HMMA", "LDSM"]
 WIDTHS = {".128": 16, ".64": 8, ".U16": 2, ".S16": 2, ".U8": 1, ".S8": 1}
@@ -94,15 +94,13 @@ def measure(binary, cuobjdump):
 
 
 def main(nvcc, include, root, built, out, update=""):
-    root, built, out = map(pathlib.Path, (root, built, out))
-    places = f"{pathlib.Path(nvcc).resolve().parent}:{os.environ['PATH']}"
-    cuobjdump, disassembler = (shutil.which(tool, path=places) for tool in ("cuobjdump", "nvdisasm"))
+    paths = f"{pathlib.Path(nvcc).resolve().parent}:{os.environ['PATH']}"
+    cuobjdump, disassembler = (shutil.which(tool, path=paths) for tool in ("cuobjdump", "nvdisasm"))
     if not cuobjdump or not disassembler:
         print("skipped: cuobjdump and nvdisasm are neither beside nvcc nor in PATH; PyPI has them as nvidia-cuda-...")
         return
-    out.mkdir(parents=True, exist_ok=True)
     version = re.search(r"V([\d.]+)", subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout)[1]
-    record = root / "tests/cuda/sass.txt"
+    record = pathlib.Path(root) / "tests/cuda/sass.txt"
     texts = record.read_text().splitlines()
     recorded = {}
     for text in texts:
@@ -112,19 +110,9 @@ def main(nvcc, include, root, built, out, update=""):
         elif text.startswith("  "):
             name, *numbers = re.split(r"  +", text.strip())
             recorded[file][1][name] = [float(n) for n in numbers]
-    headers = [*root.glob("core/*.h"), *root.glob("ops/**/*.h"), *root.glob("cuda/*/*.h")]
-    newest = max(h.stat().st_mtime for h in headers)
 
     def numbers_of(file):
-        source = root / f"cuda/{file}.cu"
-        fresh = lambda o: o.exists() and o.stat().st_mtime >= max(newest, source.stat().st_mtime)
-        binary, own = built / f"{file}.cu.o", out / f"{file.replace('/', '_')}.cubin"
-        if not fresh(binary) and not fresh(binary := own):
-            command = [nvcc, "-cubin", "-arch=sm_90a", *(f for f in FLAGS if not f.startswith(("-ptx", "-arch"))),
-                       f"-I{include}", source, "-o", own]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                sys.exit(f"nvcc cannot compile cuda/{file}.cu:\n{done.stdout}{done.stderr}")
+        binary = made((nvcc, include, root, built, out), file, "", ["-cubin", "-arch=sm_90a"])
         numbers = measure(binary, cuobjdump)
         named = zip(short_names(numbers), numbers.values())
         return {name: n for name, n in named if re.search(recorded[file][0], name)}

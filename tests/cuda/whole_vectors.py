@@ -15,8 +15,7 @@ import re
 import subprocess
 import sys
 
-FLAGS = ["-ptx", "-arch=compute_90a", "-std=c++20", "-O3", "-DNDEBUG", "-DFMT_USE_CONSTEXPR=1",
-         "--expt-relaxed-constexpr", "-diag-suppress=20014"]
+FLAGS = ["-std=c++20", "-O3", "-DNDEBUG", "-DFMT_USE_CONSTEXPR=1", "--expt-relaxed-constexpr", "-diag-suppress=20014"]
 # ld or st, elements, bits of one, base, offset
 ACCESS = re.compile(r"(?:@!?%p\d+ )?(ld|st)(?:\.\w+)*?\.global(?:\.\w+)*?(?:\.v([248]))?\.[bfsu](\d+)\s"
                     r".*?\[(%rd\d+)(?:\+(-?\d+))?\]")
@@ -70,9 +69,29 @@ def short_names(mangled):
     return [re.sub(r"^void |\(.*", "", name) for name in clean.splitlines()]
 
 
-def main(nvcc, include, root, built, out):
-    root, out = pathlib.Path(root), pathlib.Path(out)
+def made(places, file, kind, flags, is_whole=lambda path: True):
+    """Path of what nvcc makes of cuda/FILE.cu, newer than all sources: BUILT/FILE.cu.oKIND, or one in OUT. Kind .ptxas
+    is nvcc's log."""
+    nvcc, include, root, built, out = map(pathlib.Path, places)
+    source, own = root / f"cuda/{file}.cu", out / f"{file.replace('/', '_')}.o{kind}"
+    headers = [*root.glob("core/*.h"), *root.glob("ops/**/*.h"), *root.glob("cuda/*/*.h"), pathlib.Path(__file__)]
+    newest = max(f.stat().st_mtime for f in [source, *headers])
+    for path in (built / f"{file}.cu.o{kind}", own):
+        if path.exists() and path.stat().st_mtime >= newest and is_whole(path):
+            return path
     out.mkdir(parents=True, exist_ok=True)
+    output = own.with_suffix("") if kind == ".ptxas" else own
+    done = subprocess.run([nvcc, *FLAGS, *flags, f"-I{include}", source, "-o", output], capture_output=True, text=True)
+    if done.returncode:
+        own.unlink(missing_ok=True)
+        sys.exit(f"nvcc cannot compile cuda/{file}.cu:\n{done.stdout}{done.stderr}")
+    if kind == ".ptxas":
+        own.write_text(done.stdout + done.stderr)
+    return own
+
+
+def main(*places):
+    root = pathlib.Path(places[2])
     allowed = {}
     for line in (root / "tests/cuda/whole_vectors.txt").read_text().splitlines():
         if line.startswith("  except "):
@@ -80,22 +99,10 @@ def main(nvcc, include, root, built, out):
         elif line and not line.startswith("#"):
             file = line
             allowed[file] = []
-    headers = [*root.glob("core/*.h"), *root.glob("ops/**/*.h"), *root.glob("cuda/*/*.h"), pathlib.Path(__file__)]
-    newest = max(h.stat().st_mtime for h in headers)
 
     def ptx_of(file):
-        source, ptx = root / f"cuda/{file}.cu", pathlib.Path(built) / f"{file}.cu.o.ptx"
-        fresh = lambda p: p.exists() and p.stat().st_mtime >= max(newest, source.stat().st_mtime)
-        if fresh(ptx) and ".target sm_90a" in ptx.read_text():
-            return ptx.read_text()
-        ptx = out / f"{file.replace('/', '_')}.ptx"
-        if not fresh(ptx):
-            command = [nvcc, *FLAGS, f"-I{include}", source, "-o", ptx]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                ptx.unlink(missing_ok=True)
-                sys.exit(f"nvcc cannot compile cuda/{file}.cu:\n{done.stdout}{done.stderr}")
-        return ptx.read_text()
+        is_whole = lambda ptx: ".target sm_90a" in ptx.read_text()
+        return made(places, file, ".ptx", ["-ptx", "-arch=compute_90a"], is_whole).read_text()
 
     wrong, count = [], 0
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
