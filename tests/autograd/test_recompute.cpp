@@ -1,6 +1,5 @@
 // Same bits, less memory. test_gpt_modes.cpp, test_gpt_lazy.cpp and test_compile.cpp test a GPT.
 #include <tapegrad/autograd/recompute.h>
-#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>

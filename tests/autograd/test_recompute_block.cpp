@@ -1,5 +1,4 @@
 #include <tapegrad/autograd/recompute.h>
-#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"

@@ -1,6 +1,5 @@
 // bench_fragmented: its cells, the document's figures, memory formulas, files.
 
-#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>

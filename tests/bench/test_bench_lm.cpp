@@ -1,7 +1,5 @@
 // bench_lm_profile: its model against Gpt, its runs, profiles and files.
 
-#include <tapegrad/core/check.h>
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/tools.h>
 #include <regex>
 #include "../bench/lm_profile/model.h"

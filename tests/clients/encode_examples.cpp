@@ -8,7 +8,6 @@
 #include <tapegrad/models/tokenizers/bpe.h>
 
 #include <cstdio>
-#include <cstdlib>
 
 namespace {
 tg::ChatTemplate chat_of(const std::string& folder, const std::string& name, const tg::Tokenizer& tokenizer) {

@@ -1,6 +1,5 @@
 // recipe_steps PRESET SHARD OUT STEPS f64|f32: steps of a small model by the settings of a preset, for recipes.py. OUT
 // gets init.safetensors, final.safetensors and losses.txt.
-#include <tapegrad/tapegrad.h>
 #include <tapegrad/tools.h>
 
 #include <cstdio>

@@ -1,8 +1,6 @@
 // AnomalyScope: the first op that makes a NaN or an infinity, in forward and backward, eager and lazy.
 #include <tapegrad/ops/ops.h>
 
-#include <limits>
-
 #include "support/helpers.h"
 
 using namespace tg;

@@ -1,9 +1,6 @@
 // Table "Threads" of core/README.md. Also for the thread sanitizer.
-#include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/ops/training/collective.h>
-#include <tapegrad/ops/training/optim_step.h>
 
 #include <array>
 #include <atomic>

@@ -1,6 +1,4 @@
 // Head sizes, lengths around block widths, memory.
-#include <tapegrad/core/backend/backend.h>
-#include <tapegrad/ops/factories.h>
 
 #include "support/case_run.h"
 #include "support/on_cuda.h"

@@ -1,6 +1,4 @@
 // tests/dist has several ranks.
-#include <tapegrad/core/comm/communicator.h>
-#include <tapegrad/core/half.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/device/rank_parts.h>
 #include <tapegrad/ops/ops.h>

@@ -1,5 +1,3 @@
-#include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/models/optim/adamw.h>

@@ -1,5 +1,4 @@
 #include <tapegrad/autograd/recompute.h>
-#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/gemm_file.h>
 #include <tapegrad/cuda/runtime/api.h>

@@ -1,4 +1,3 @@
-#include <tapegrad/core/backend/registry.h>
 
 #include <algorithm>
 #include <set>

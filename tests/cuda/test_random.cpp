@@ -1,4 +1,3 @@
-#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"

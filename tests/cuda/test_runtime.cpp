@@ -1,8 +1,6 @@
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 #include <tapegrad/cuda/runtime/staging.h>
-#include <tapegrad/ops/attention.h>
-#include <tapegrad/ops/quantized/quantize.h>
 
 #include <condition_variable>
 #include <deque>

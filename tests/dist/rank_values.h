@@ -1,8 +1,5 @@
 // Values of each rank, and their sum.
 #pragma once
-#include <tapegrad/core/comm/communicator.h>
-#include <tapegrad/core/half.h>
-#include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 

@@ -6,7 +6,6 @@
 #include <tapegrad/core/tensor.h>
 #include <unistd.h>
 
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -4,7 +4,6 @@
 #include "support/helpers.h"
 #include "support/threads.h"
 
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/tokenizers/bpe_parts.h>
 #include <tapegrad/tapegrad.h>
 

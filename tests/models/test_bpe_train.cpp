@@ -4,7 +4,6 @@
 #include "support/refusals.h"
 #include "support/threads.h"
 
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>

@@ -1,6 +1,4 @@
 // compare() and ObserveScope: equal runs, and the first fault of one side by name.
-#include <tapegrad/core/check.h>
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/tools.h>
 
 #include <thread>

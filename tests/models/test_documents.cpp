@@ -2,7 +2,6 @@
 #include "support/files.h"
 #include "support/helpers.h"
 
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
 
 namespace {

@@ -1,8 +1,6 @@
 // FragmentedLinear: its lean form against its definition by ops and against PyTorch.
 #include <tapegrad/tapegrad.h>
 
-#include <algorithm>
-
 #include "support/small_run.h"
 
 using namespace tg;

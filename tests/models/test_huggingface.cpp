@@ -1,7 +1,5 @@
 // models/io/huggingface: logits of folders that transformers wrote (tests/data/make_huggingface.py), weight bits,
 // config.json of both versions, refusals.
-#include <tapegrad/core/check.h>
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/tools.h>
 
 #include <set>

@@ -1,5 +1,4 @@
 // Sgd and Muon against torch.optim (tests/data/make_fixtures.py), and the shared code of all optimisers.
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
 
 #include <cmath>

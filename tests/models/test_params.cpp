@@ -3,7 +3,6 @@
 #include "support/threads.h"
 #include "support/tiny_gpt.h"
 
-#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/tapegrad.h>
 
 using namespace tg;

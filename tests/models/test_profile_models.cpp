@@ -1,5 +1,4 @@
 // The profiler over layers and training steps.
-#include <tapegrad/core/check.h>
 #include <tapegrad/tools.h>
 
 #include <map>

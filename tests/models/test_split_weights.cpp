@@ -1,6 +1,4 @@
 // Training with split weights (TrainConfig::split_weights) has the bits of training with whole ones.
-#include <tapegrad/models/io/checkpoint.h>
-#include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/tools.h>
 
 #include "support/split_training.h"

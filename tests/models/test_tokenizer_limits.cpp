@@ -8,8 +8,6 @@
 #include "support/files.h"
 #include "support/helpers.h"
 
-#include <chrono>
-
 using namespace tg;
 
 namespace {

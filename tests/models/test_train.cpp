@@ -1,5 +1,4 @@
 // models/train: the training loop and its log.
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
 #include <tapegrad/tools.h>

@@ -1,11 +1,9 @@
 // Norms of a sum: the bits of two ops, memory. Softmax of rows of any length, with extreme, infinite or NaN elements.
 // Far positions of rope. Long sums.
-#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/ops/ops.h>
 
 #include <cmath>
-#include <limits>
 
 #include "support/added_norms.h"
 #include "support/long_sums.h"

@@ -1,8 +1,6 @@
 // linear_cross_entropy() against cross_entropy(linear()): bits, gradients, memory, ignored rows. Cases of all ops are
 // in op_cases_layers.cpp, PyTorch's values in test_oracle.cpp.
-#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/dry_run.h>
-#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/block_weights.h"

@@ -1,5 +1,4 @@
 // PyTorch's values are in tests/data/ops.safetensors.
-#include <tapegrad/core/backend/registry.h>
 #include <tapegrad/ops/ops.h>
 
 #include <map>

@@ -3,8 +3,6 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/tokenizers/bpe.h>
 
-#include <string>
-
 namespace tg {
 
 inline BpeTokenizer chat_tokenizer() {

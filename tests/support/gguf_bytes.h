@@ -1,7 +1,6 @@
 // GGUF files byte by byte, to damage them.
 #pragma once
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <string>
 #include <string_view>

@@ -1,6 +1,5 @@
 // Reads GGUF files; small models to write. Included by doctest files only.
 #pragma once
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
 
 #include <cstring>

@@ -1,6 +1,5 @@
 // Values and bits of tensors, filled tensors, the same values in other layouts, distances, central differences.
 #pragma once
-#include <doctest/doctest.h>
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/safetensors.h>

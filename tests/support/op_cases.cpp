@@ -1,6 +1,5 @@
 #include "support/op_case_list.h"
 
-#include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/ops.h>
 
 #include <cmath>

@@ -1,5 +1,4 @@
 // Ranks on one GPU each, real or emulated: exchanges, all-reduce, errors of NCCL.
-#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/bf16_copy.h>
 #include <tapegrad/core/plan/compile.h>

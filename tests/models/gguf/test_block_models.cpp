@@ -1,5 +1,4 @@
 // A Gpt over weights in blocks equals the Gpt over their dequantized values.
-#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/tapegrad.h>
 
 #include "support/block_weights.h"
