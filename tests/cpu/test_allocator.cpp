@@ -1,6 +1,7 @@
 // Allocator of the CPU backend, and the slab below it.
 #include <tapegrad/core/util/slab.h>
 #include <tapegrad/cpu/runtime/allocator.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,20 +13,7 @@
 #include <utility>
 #include <vector>
 
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
-#define TG_TEST_SANITIZED 1
-#endif
-#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
-#define TG_TEST_SANITIZED 1
-#endif
-#ifdef __linux__
-#include <sys/resource.h>
-#include <unistd.h>
-#endif
-
+#include "support/limit.h"
 #include "support/refusals.h"
 
 using namespace tg;
@@ -226,20 +214,13 @@ TEST_CASE("allocator: out of memory is an Error with the numbers, and leaves the
   CHECK(a.stats().total == s0.total);
 }
 
-#if defined(__linux__) && !defined(TG_TEST_SANITIZED)  // a sanitizer exits at the limit
-struct Limit {                                         // extra bytes to map
-  rlimit before{};
-  explicit Limit(size_t room) {
-    size_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    REQUIRE(pages > 0);
-    REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
-    rlimit low = before;
-    low.rlim_cur = pages * size_t(sysconf(_SC_PAGESIZE)) + room;
-    REQUIRE(setrlimit(RLIMIT_AS, &low) == 0);
-  }
-  ~Limit() { setrlimit(RLIMIT_AS, &before); }
-};
+#if defined(__linux__) && !defined(TG_SANITIZED)  // a sanitizer exits at the limit
+rlim_t mapped_and(size_t room) {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  REQUIRE(pages > 0);
+  return pages * size_t(sysconf(_SC_PAGESIZE)) + room;
+}
 
 TEST_CASE("allocator: at the limit the cache is emptied before giving up") {
   Allocator& a = cpu_allocator();
@@ -248,14 +229,11 @@ TEST_CASE("allocator: at the limit the cache is emptied before giving up") {
   const size_t first = 64 * size_t(kMiB), second = 80 * size_t(kMiB);
   a.deallocate(a.allocate(first), first);
   void* p = nullptr;
-  std::string what;
-  try {
-    Limit low(32 * size_t(kMiB));  // the second block fits once the first is gone
+  const std::string what = error_of([&] {
+    const Limit low(RLIMIT_AS, mapped_and(32 * size_t(kMiB)));  // the second block fits once the first is gone
     p = a.allocate(second);
     a.deallocate(a.allocate(second), second);
-  } catch (const Error& e) {
-    what = e.what();
-  }
+  });
   REQUIRE_MESSAGE(p != nullptr, what);
   CHECK(what.find("live " + std::to_string(s0.live + int64_t(second)) + ", cached ") != std::string::npos);
   CHECK(a.stats().cached == s0.cached);
@@ -268,7 +246,7 @@ TEST_CASE("allocator: at the limit the cache is emptied before giving up") {
   small.reserve(kMost);
   REQUIRE(a.stats().cached == int64_t(second));
   {
-    Limit low(8 * size_t(kMiB));
+    const Limit low(RLIMIT_AS, mapped_and(8 * size_t(kMiB)));
     while (small.size() < kMost && a.stats().cached != 0) small.push_back(a.allocate(1024));
   }
   CHECK(a.stats().cached == 0);

@@ -3,7 +3,6 @@
 #include <tapegrad/tapegrad.h>
 
 #include "support/helpers.h"
-#include "support/refusals.h"
 
 using namespace tg;
 namespace {
@@ -277,46 +276,34 @@ TEST_CASE("LoRA: the frozen layer computes no gradient, and keeps no input") {
 
 TEST_CASE("LoRA: what is refused, and how") {
   const Params p;
-  const auto made = [&](int64_t in, int64_t out, nn::LoraOptions o) {
-    return [=] { LoraDelta(Params(), in, out, o); };
-  };
-  expect({made(64, 128, {.rank = 0}), Error::Kind::value, {"[lora] rank is 0. It must be 1 or more.", "leave"}});
-  expect({made(64, 128, {.rank = -3}), Error::Kind::value, {"[lora] rank is -3. It must be 1 or more."}});
-  expect({made(64, 128, {.rank = 65}),
-          Error::Kind::value,
-          {"[lora] rank is 65 for a layer from 64 to 128. It must be at most 64", "Choose a smaller rank"}});
-  expect({made(9, 3, {.rank = 4}), Error::Kind::value, {"rank is 4 for a layer from 9 to 3. It must be at most 3"}});
-  CHECK_NOTHROW(made(64, 128, {.rank = 64})());
+  const auto made = [](int64_t in, int64_t out, nn::LoraOptions o) { return LoraDelta(Params(), in, out, o); };
+  CHECK_SAYS_OF(value, made(64, 128, {.rank = 0}), "[lora] rank is 0. It must be 1 or more.", "leave");
+  CHECK_SAYS_OF(value, made(64, 128, {.rank = -3}), "[lora] rank is -3. It must be 1 or more.");
+  CHECK_SAYS_OF(value, made(64, 128, {.rank = 65}),
+                "[lora] rank is 65 for a layer from 64 to 128. It must be at most 64", "Choose a smaller rank");
+  CHECK_SAYS_OF(value, made(9, 3, {.rank = 4}), "rank is 4 for a layer from 9 to 3. It must be at most 3");
+  CHECK_NOTHROW(made(64, 128, {.rank = 64}));
   for (const double alpha : {0.0, -1.0, double(INFINITY), double(NAN)})
-    expect({made(8, 8, {.alpha = alpha}),
-            Error::Kind::value,
-            {fmt::format("[lora] alpha is {}. It must be above 0 and finite", alpha), "twice the rank"}});
+    CHECK_SAYS_OF(value, made(8, 8, {.alpha = alpha}),
+                  fmt::format("[lora] alpha is {}. It must be above 0 and finite", alpha), "twice the rank");
   for (const double dropout : {-0.1, 1.0, double(NAN)})
-    expect({made(8, 8, {.dropout = dropout}),
-            Error::Kind::value,
-            {fmt::format("[lora] dropout is {}. It must be in [0, 1); 0 is none.", dropout)}});
+    CHECK_SAYS_OF(value, made(8, 8, {.dropout = dropout}),
+                  fmt::format("[lora] dropout is {}. It must be in [0, 1); 0 is none.", dropout));
   const LoraDelta d(p.at("own"), 8, 6, {.rank = 2});
-  expect({[&] {
-            d.forward(random({3, 6}, 1));
-          },
-          Error::Kind::shape,
-          {"[lora] x is (3, 6) f32, and A 'own.lora_a' (8, 2) f32. The last size of x must be A's first, 8."}});
-  expect({[&] { d.forward(Tensor()); }, Error::Kind::shape, {"[lora] x is an empty tensor"}});
+  CHECK_SAYS_OF(shape, d.forward(random({3, 6}, 1)),
+                "[lora] x is (3, 6) f32, and A 'own.lora_a' (8, 2) f32. The last size of x must be A's first, 8.");
+  CHECK_SAYS_OF(shape, d.forward(Tensor()), "[lora] x is an empty tensor");
   LoraLinear l(nn::Linear(p.at("fc"), 8, 6), p.at("fc"), {.rank = 2});
-  expect({[&] { l.unmerge(); },
-          Error::Kind::state,
-          {"[lora] 'fc.weight' is not merged. There is nothing to undo. Call merge() first."}});
+  CHECK_SAYS_OF(state, l.unmerge(), "[lora] 'fc.weight' is not merged. There is nothing to undo. Call merge() first.");
   l.merge();
-  expect({[&] { l.merge(); },
-          Error::Kind::state,
-          {"[lora] 'fc.weight' is merged already. Merging twice would add the delta twice. Call unmerge() first."}});
+  CHECK_SAYS_OF(state, l.merge(),
+                "[lora] 'fc.weight' is merged already. Merging twice would add the delta twice. Call unmerge() first.");
   LoraLinear shared = l;
   CHECK(shared.merged());
   shared.unmerge();
   CHECK(!l.merged());
-  expect({[&] { LoraLinear(l.linear(), p.at("again"), {.rank = 2}); },
-          Error::Kind::state,
-          {"[lora] the layer of 'fc.weight' has an adapter already, on rows 0 to 5, and rows 0 to 5 are given."}});
+  CHECK_SAYS_OF(state, LoraLinear(l.linear(), p.at("again"), {.rank = 2}),
+                "[lora] the layer of 'fc.weight' has an adapter already, on rows 0 to 5, and rows 0 to 5 are given.");
 }
 
 TEST_CASE("LoRA: adapters on disjoint rows of one layer run as one") {

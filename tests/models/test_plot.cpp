@@ -1,7 +1,5 @@
 // Plots of logs: the page and the braille characters. Event files of TensorBoard, compared by bytes.
 // tests/clients/event_files.py reads them by TensorBoard.
-#include <signal.h>
-#include <sys/resource.h>
 #include <tapegrad/models/tools/plot.h>
 #include <tapegrad/models/train/events.h>
 
@@ -10,6 +8,7 @@
 #include <cstring>
 
 #include "support/helpers.h"
+#include "support/limit.h"
 
 using namespace tg;
 
@@ -261,13 +260,9 @@ TEST_CASE("events: a folder that cannot be written, a full disk and a removed fi
   events.flush();  // the failed records are dropped
   EventFile full(folder / "full", 1);
   for (int i = 1; i < 20; ++i) full.write(record_of(i, 1));
-  rlimit before;
-  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
-  const auto handler = signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{1000, before.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  const std::string message = error_of(Error::Kind::io, [&] { full.flush(); });
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
-  signal(SIGXFSZ, handler);
+  const std::string message = error_of(Error::Kind::io, [&] {
+    const Limit small(RLIMIT_FSIZE, 1000);
+    full.flush();
+  });
   CHECK_HAS(message, "cannot be appended to: File too large. Free space");
 }

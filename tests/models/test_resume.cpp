@@ -1,14 +1,11 @@
 // Checkpoints and the Trainer's state: a resumed run has the same bits; bad files are refused.
-#include <signal.h>
-#include <sys/resource.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/ops/factories.h>
 
-#include <fstream>
-
 #include "support/effort.h"
+#include "support/limit.h"
 #include "support/small_run.h"
 
 using namespace tg;
@@ -285,19 +282,15 @@ TEST_CASE("checkpoint: when the disk is full or the folder is gone, the former f
   SavedRun saved;
   auto& [folder, path, run, former] = saved;
   const Checkpoint next = checkpoint_of(run);
-  rlimit before;
-  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
-  const auto former_handler = signal(SIGXFSZ, SIG_IGN);
   for (const rlim_t most : {rlim_t(0), rlim_t(100), rlim_t(former.size() / 2), rlim_t(former.size() - 1)}) {
-    const rlimit small{most, before.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
-    const std::string message = error_of([&] { save_checkpoint(path, next); });
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    const std::string message = error_of([&] {
+      const Limit small(RLIMIT_FSIZE, most);
+      save_checkpoint(path, next);
+    });
     CHECK_HAS(message, "[file] cannot write " + path, "File too large. What was there before is unchanged. Free space");
     CHECK(read_file(path) == former);
     CHECK(load_checkpoint(path).state.step == 1);
   }
-  signal(SIGXFSZ, former_handler);
   save_checkpoint(path, next);
   CHECK(load_checkpoint(path).state.step == 2);
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
@@ -316,13 +309,7 @@ TEST_CASE("checkpoint: a state that is not finite is not saved, and the former f
     std::vector<float> all = values(t);
     all[size_t(flat)] = float(x);
     t = tensor(all, t.shape());
-    std::string message = "no error";
-    try {
-      save_checkpoint(path, c);
-    } catch (const Error& e) {
-      CHECK(e.kind() == Error::Kind::non_finite);
-      message = e.what();
-    }
+    const std::string message = error_of(Error::Kind::non_finite, [&] { save_checkpoint(path, c); });
     CHECK(read_file(path) == former);
     CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
     return message;

@@ -1,9 +1,8 @@
 // models/data/token_file.h, and TokenData over several files: formats of others, sequences of shards, mixtures.
 #include "support/files.h"
 #include "support/helpers.h"
+#include "support/limit.h"
 
-#include <sys/resource.h>
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
 
 #include <cstring>
@@ -246,11 +245,7 @@ TEST_CASE("token files: shards are those that their meta.json lists, as long as 
 
 TEST_CASE("token files: more of them than the soft limit of open files") {
   const Folder f;
-  rlimit before, low;
-  getrlimit(RLIMIT_NOFILE, &before);
-  low = before, low.rlim_cur = 100;
-  REQUIRE(before.rlim_max > 300);
-  setrlimit(RLIMIT_NOFILE, &low);
+  const Limit low(RLIMIT_NOFILE, 100);
   std::vector<TokenData> shards;
   for (int i = 0; i < 200; ++i) {
     const std::string path = f / fmt::format("{}.bin", i);
@@ -258,5 +253,4 @@ TEST_CASE("token files: more of them than the soft limit of open files") {
     shards.push_back(TokenData::from_file(path));
   }
   CHECK(ids_of(TokenData::join(shards)) == FileIds(200, 'a' + 256 * 'b'));
-  setrlimit(RLIMIT_NOFILE, &before);
 }
