@@ -277,8 +277,7 @@ TEST_CASE("random programs: compiled they do what they do eagerly, or are refuse
         continue;
       }
       want = run(seed, eager, eager_in, false);
-      REQUIRE(got.size() == want.size());
-      for (size_t k = 0; k < got.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
+      check_same_bits(got, want);
       CHECK(world.bits() == eager.bits());
       CHECK(world.state() == eager.state());
       const size_t k = draw.below(2);

@@ -30,26 +30,18 @@ void applies(const std::function<Make(DType)>& make, uint64_t with, uint64_t wit
     const std::vector<Tensor> want = f();
     const LazyResult got = lazily(f);
     CHECK(got.kernels == with);
-    for (size_t k = 0; k < want.size(); ++k) {
-      CAPTURE(k);
-      if (bits == Bits::same)
-        CHECK(bits_of(got.results[k]) == bits_of(want[k]));
-      else
-        CHECK(distance(got.results[k].to(DType::f64), want[k].to(DType::f64)) <= (t == DType::bf16  ? 2e-2
-                                                                                  : t == DType::f32 ? 1e-6
-                                                                                                    : 1e-14));
-    }
+    if (bits == Bits::same)
+      check_same_bits(got.results, want);
+    else
+      check_near(got.results, want, t == DType::bf16 ? 2e-2 : t == DType::f32 ? 1e-6 : 1e-14);
     {
       const WithEnv off("TG_PASSES", "-rewrite");
       const LazyResult plain = lazily(f);
       CHECK(plain.kernels == without);
-      for (size_t k = 0; k < want.size(); ++k) CHECK(bits_of(plain.results[k]) == bits_of(want[k]));
+      check_same_bits(plain.results, want);
     }
     const Compiled compiled = compile([&](Inputs) { return f(); });
-    for (int run = 0; run < 3; ++run) {
-      const std::vector<Tensor> r = compiled({});
-      for (size_t k = 0; k < want.size(); ++k) CHECK(bits_of(r[k]) == bits_of(got.results[k]));
-    }
+    for (int run = 0; run < 3; ++run) check_same_bits(compiled({}), got.results);
     CHECK(compiled.stats().ops == with);
   }
 }
@@ -59,7 +51,7 @@ void stays(const Make& f) {
   const WithEnv off("TG_PASSES", "-rewrite");
   const LazyResult without = lazily(f);
   CHECK(with.kernels == without.kernels);
-  for (size_t k = 0; k < with.results.size(); ++k) CHECK(bits_of(with.results[k]) == bits_of(without.results[k]));
+  check_same_bits(with.results, without.results);
 }
 struct Stream {  // residual: x, r (5, 9), weight and bias (9)
   Tensor x, r, w, b;
@@ -128,10 +120,7 @@ TEST_CASE("products by two thin matrices are one op, wherever the scale stands, 
   const std::vector<Tensor> want = f();
   const LazyResult got = lazily(f);
   CHECK(got.kernels == 2);
-  for (size_t k = 0; k < want.size(); ++k) {
-    CHECK(got.results[k].shape() == want[k].shape());
-    CHECK(distance(got.results[k], want[k]) <= 1e-6);
-  }
+  check_near(got.results, want, 1e-6);
 }
 TEST_CASE("the factor of a rewritten product is that of this evaluation, not of the one that was planned") {
   const Layer l(DType::f32);
@@ -214,13 +203,10 @@ TEST_CASE("gradients through rewritten ops are eager's, and what backward reads 
       LazyScope lazy;
       const std::vector<Tensor> got = gradients(at_once);
       eval(got);
-      for (size_t k = 0; k < want.size(); ++k) {
-        CAPTURE(k);
-        if (c.same_bits)
-          CHECK(bits_of(got[k]) == bits_of(want[k]));
-        else
-          CHECK(distance(got[k], want[k]) <= 1e-6);
-      }
+      if (c.same_bits)
+        check_same_bits(got, want);
+      else
+        check_near(got, want, 1e-6);
     }
   }
 }

@@ -22,11 +22,6 @@ using Results = std::vector<std::vector<std::byte>>;
 class OnChains {
   const WithEnv on_{"TG_EMULATE_CHAINS", "1"}, cache_{"TG_CACHE_DIR", TG_TEST_KERNELS};
 };
-Results bits_of_all(const std::vector<Tensor>& x) {
-  Results r;
-  for (const Tensor& t : x) r.push_back(bits_of(t));
-  return r;
-}
 using Function = std::function<std::vector<Tensor>(Inputs)>;
 Results in_chains(const Function& f, const std::vector<Tensor>& x, size_t kernels) {
   std::vector<Tensor> y;
@@ -37,7 +32,7 @@ Results in_chains(const Function& f, const std::vector<Tensor>& x, size_t kernel
     eval(y);
     CHECK(engine_stats().kernels - before == kernels);
   }
-  return bits_of_all(y);
+  return bits_of(y);
 }
 [[maybe_unused]] std::string stderr_of(const std::function<void()>& f) {
   std::FILE* const file = std::tmpfile();
@@ -62,7 +57,7 @@ TEST_CASE("chains: one kernel, and the bits of op after op") {
     INFO(c.name);
     const std::vector<Tensor> x = on_cuda(c.in);
     const uint64_t refused = cuda::refused_chains();
-    CHECK(in_chains(c.f, x, c.kernels) == bits_of_all(c.f(x)));
+    CHECK(in_chains(c.f, x, c.kernels) == bits_of(c.f(x)));
     CHECK(cuda::refused_chains() == refused);
   }
 }
@@ -75,17 +70,17 @@ TEST_CASE("chains: any number of elements, any alignment, special values") {
   for (const int64_t n : {1, 2, 3, 4, 5, 127, 1000, 40000}) {  // 40000: several passes
     INFO(n);
     const std::vector<Tensor> x = on_cuda(std::vector{random({n}, 1), random({n}, 2)});
-    CHECK(in_chains(f, x, 1) == bits_of_all(f(x)));
+    CHECK(in_chains(f, x, 1) == bits_of(f(x)));
   }
   const Tensor big = random({70}, 3).to(Device::cuda());
   const std::vector<Tensor> views{slice(big, 0, 1, 31).detach(), slice(big, 0, 34, 64).detach()};
-  CHECK(in_chains(f, views, 1) == bits_of_all(f(views)));
+  CHECK(in_chains(f, views, 1) == bits_of(f(views)));
   const std::vector<Tensor> special =
       on_cuda(std::vector{tensor<float>({0.0f, -0.0f, kInf, -kInf, kNan, 1e-42f, 3e38f}, {7}),
                           tensor<float>({-1.0f, 1.0f, 0.0f, 2.0f, 1.0f, 1.0f, 3e38f}, {7})});
-  CHECK(in_chains(f, special, 1) == bits_of_all(f(special)));
+  CHECK(in_chains(f, special, 1) == bits_of(f(special)));
   const std::vector<Tensor> none = on_cuda(std::vector{random({0}, 1), random({0}, 2)});
-  CHECK(in_chains(f, none, 4) == bits_of_all(f(none)));
+  CHECK(in_chains(f, none, 4) == bits_of(f(none)));
 }
 TEST_CASE("chains: numbers and sizes that change are no other kernel") {
   const OnChains on;
@@ -95,7 +90,7 @@ TEST_CASE("chains: numbers and sizes that change are no other kernel") {
   for (const DType t : {DType::f32, DType::bf16, DType::i64}) {
     const auto run = [&](double s, int64_t n) {
       const std::vector<Tensor> x = on_cuda(std::vector{random({n}, 1, -4, 4).to(t)});
-      CHECK(in_chains(f(s), x, 1) == bits_of_all(f(s)(x)));
+      CHECK(in_chains(f(s), x, 1) == bits_of(f(s)(x)));
     };
     run(2, 50);
     const cuda::RtcStats before = cuda::rtc_stats();
@@ -159,7 +154,7 @@ TEST_CASE("chains: without a compiler ops run one by one, which is said once") {
   std::string said;
   for (const int64_t n : {11, 12}) {
     const std::vector<Tensor> x = on_cuda(std::vector{random({n}, 1)});
-    said += stderr_of([&] { CHECK(in_chains(f, x, 3) == bits_of_all(f(x))); });
+    said += stderr_of([&] { CHECK(in_chains(f, x, 3) == bits_of(f(x))); });
   }
   cuda::forget_chains();
   CHECK_HAS(said, "tapegrad: [chain] pointwise ops run one by one on cuda, with the same results. [cuda] asking NVRTC");
@@ -179,7 +174,7 @@ TEST_CASE("chains: where a kernel does not compile its ops run one by one, which
     const std::vector<Tensor> x = on_cuda(std::vector{random({n, 5}, 1), random({5}, 2), random({n, 1}, 3)});
     said += stderr_of([&] {
       const std::vector<Tensor> row{x[0], x[1], x[1]}, column{x[0], x[2], x[2]};
-      for (const auto& in : {row, column}) CHECK(in_chains(f, in, 1) == bits_of_all(f(in)));
+      for (const auto& in : {row, column}) CHECK(in_chains(f, in, 1) == bits_of(f(in)));
     });
   }
   cuda::forget_chains();

@@ -46,11 +46,7 @@ TEST_CASE("compile: steps of a GPT, with dropout and a changing rate, are those 
   CHECK(train(true) == train(false));
 }
 namespace {
-std::map<std::string, std::vector<std::byte>> bits_of_state(const Trainer& t) {
-  std::map<std::string, std::vector<std::byte>> r;
-  for (const auto& [name, x] : t.state().tensors) r[name] = bits_of(x);
-  return r;
-}
+std::map<std::string, std::vector<std::byte>> bits_of_state(const Trainer& t) { return snapshot(t.state()).tensors; }
 struct CudaRun : Run {
   explicit CudaRun(const TrainConfig& c)
       : Run(c, {.vocab_size = 128, .context = 8, .layers = 1, .heads = 2, .width = 16, .dropout = 0.1}, rhyme(),

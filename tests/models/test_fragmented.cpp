@@ -69,14 +69,6 @@ std::vector<Tensor> derivatives(const Layer& l, const Tensor& at, const Form& fo
   for (const Tensor& t : of) r.push_back(second[t]);
   return r;
 }
-void near(const std::vector<Tensor>& a, const std::vector<Tensor>& b, double tolerance) {
-  REQUIRE(a.size() == b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    CAPTURE(i);
-    REQUIRE(bool(a[i]) == bool(b[i]));
-    if (a[i]) CHECK(distance(a[i], b[i]) <= tolerance);
-  }
-}
 }  // namespace
 
 TEST_CASE("FragmentedLinear: the lean form is the definition, with first and second derivatives") {
@@ -85,8 +77,8 @@ TEST_CASE("FragmentedLinear: the lean form is the definition, with first and sec
       CAPTURE(int(how));
       const Layer l = small();
       const Tensor x = random<double>({rows, 24}, 1, -2, 2);
-      near(derivatives(l, x, [&](const Tensor& t) { return l.layer.forward(t, how); }),
-           derivatives(l, x, [&](const Tensor& t) { return by_definition(l.layer, t, how); }), 1e-11);
+      check_near(derivatives(l, x, [&](const Tensor& t) { return l.layer.forward(t, how); }),
+                 derivatives(l, x, [&](const Tensor& t) { return by_definition(l.layer, t, how); }), 1e-11);
     }
 }
 TEST_CASE("FragmentedLinear: eager, lazy and compiled give the same bits, in f64, f32 and bf16") {
@@ -108,9 +100,7 @@ TEST_CASE("FragmentedLinear: eager, lazy and compiled give the same bits, in f64
         const std::vector<Tensor> lazy = under<LazyScope>([&] { return run(std::vector{x, w}); });
         check_same_bits(lazy, eager);
         const Compiled step = compile(run);
-        for (int again = 0; again < 3; ++again) {
-          check_same_bits(step({x, w}), eager);
-        }
+        for (int again = 0; again < 3; ++again) check_same_bits(step({x, w}), eager);
         return eager;
       };
       const std::vector<Tensor> wide = compute({}), narrow = compute(DType::bf16);

@@ -101,11 +101,8 @@ TEST_CASE("LoRA on a Gpt: an adapted model runs in all ways that a plain one doe
       const std::vector<Tensor> lazy = under<LazyScope>([&] { return a.gradients({.rng = &later}); });
       CHECK(kept == again);
       CHECK(kept == later);
-      for (size_t i = 0; i < expected.size(); ++i) {
-        CAPTURE(a.lora.params().all()[i].name);
-        CHECK(bits_of(recomputed[i]) == bits_of(expected[i]));
-        CHECK(bits_of(lazy[i]) == bits_of(expected[i]));
-      }
+      check_same_bits(recomputed, expected);
+      check_same_bits(lazy, expected);
       NoGradScope off;
       const Tensor tokens = a.tokens(), whole = a.model.forward(tokens);
       KvCache cache;

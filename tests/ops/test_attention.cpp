@@ -69,10 +69,7 @@ TEST_CASE("attention: values and gradients of the matrices of scores, around vec
         const Inputs4 in(2, z.heads, z.key_heads, z.tq, z.tk, z.hs, t);
         const auto got = run(in.q, in.k, in.v, in.dy, o), want = by_scores(in.q, in.k, in.v, in.dy, o);
         const double most = t == DType::f64 ? 1e-14 : t == DType::f32 ? 3e-6 : 1e-2;
-        for (size_t i = 0; i < 4; ++i) {
-          CAPTURE(i);
-          CHECK(distance(got[i].to(DType::f64), want[i]) <= most);
-        }
+        check_near(got, want, most);
         if (z.tq > 70) continue;
         for (const Store how : kStores)
           check_same_bits(run(stored(in.q, how), stored(in.k, how), stored(in.v, how), stored(in.dy, how), o), got);

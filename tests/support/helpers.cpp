@@ -18,6 +18,11 @@ std::vector<std::byte> bits_of(const Tensor& t) {
   const std::byte* p = c.value()->storage->data + c.layout().offset * int64_t(size_of(c.dtype()));
   return std::vector<std::byte>(p, p + c.layout().bytes());
 }
+std::vector<std::vector<std::byte>> bits_of(Inputs all) {
+  std::vector<std::vector<std::byte>> r;
+  for (const Tensor& t : all) r.push_back(bits_of(t));
+  return r;
+}
 void lazy_in_ranges(const Tensor& x) {
   Tensor y;
   {
@@ -79,13 +84,19 @@ double distance(const Tensor& a, const Tensor& b) {
   }
   return worst == 0 ? 0 : worst / scale;
 }
-void check_same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+template <class F> static void each_pair(Inputs a, Inputs b, F check) {
   REQUIRE(a.size() == b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     CAPTURE(i);
     REQUIRE(bool(a[i]) == bool(b[i]));
-    if (a[i]) CHECK(bits_of(a[i]) == bits_of(b[i]));
+    if (a[i]) check(a[i], b[i]);
   }
+}
+void check_same_bits(Inputs a, Inputs b) {
+  each_pair(a, b, [](const Tensor& x, const Tensor& y) { CHECK(bits_of(x) == bits_of(y)); });
+}
+void check_near(Inputs a, Inputs b, double tolerance) {
+  each_pair(a, b, [&](const Tensor& x, const Tensor& y) { CHECK(distance(x, y) <= tolerance); });
 }
 double row_distance(const Tensor& a, const Tensor& b) {
   REQUIRE(a.shape() == b.shape());

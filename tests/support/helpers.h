@@ -30,10 +30,13 @@ inline constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std
 template <class T = float> std::vector<T> values(const Tensor& t) { return t.to_vector<T>(); }
 // Row-major, bit by bit: NaN equals itself, and 0 is not -0.
 std::vector<std::byte> bits_of(const Tensor& t);
+std::vector<std::vector<std::byte>> bits_of(Inputs all);
 // Lazy ops in profiler ranges a and b.
 void lazy_in_ranges(const Tensor& x);
 // Bit for bit; an empty tensor equals an empty one.
-void check_same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b);
+void check_same_bits(Inputs a, Inputs b);
+// By distance(), which refuses other shapes.
+void check_near(Inputs a, Inputs b, double tolerance);
 // Uniform in [lo, hi).
 template <class T = float> Tensor random(const Shape& s, uint64_t seed, double lo = -1, double hi = 1) {
   Rng rng{seed};

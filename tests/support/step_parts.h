@@ -36,11 +36,7 @@ inline void check_step_of_parts(Device d, DType t, bool adamw, bool held) {
     slices.push_back((slice(reshape(w[i], {w[i].numel()}), 0, at, at + n) * 1.0).detach());
     if (t == DType::f32) (void)detail::cast_parameter(w[i], DType::bf16);
   }
-  const auto bits_before = [&] {
-    std::vector<std::vector<std::byte>> r;
-    for (const Tensor& x : w) r.push_back(bits_of(x));
-    return r;
-  }();
+  const auto bits_before = bits_of(w);
   if (held)
     for (const Tensor& x : w) old.push_back(x.detach());
   const Tensor norm = global_norm(g);

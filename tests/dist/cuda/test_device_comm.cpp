@@ -58,12 +58,7 @@ TEST_CASE("all_reduce on devices of a list: the bits of the CPU; eager, lazy and
   const Tensors want = all_reduce(x, world());
   std::vector<Tensor> on_device;
   for (const Tensor& t : x) on_device.push_back(t.to(*d));
-  const auto check = [&](const auto& got) {
-    for (size_t i = 0; i < want.size(); ++i) {
-      CAPTURE(i);
-      REQUIRE(bits_of(got[i]) == bits_of(want[i]));
-    }
-  };
+  const auto check = [&](Inputs got) { check_same_bits(got, want); };
   in_all_modes([](Inputs in) { return all_reduce(in, world()); }, on_device, check);
 }
 TEST_CASE("sums under way on devices: several at once, beside kernels, of values that are written over, or dropped") {
@@ -89,9 +84,7 @@ TEST_CASE("sums under way on devices: several at once, beside kernels, of values
   // Shards of one length for 1 to 4 ranks: their results are all-reduced again.
   const auto equal = [](Inputs x) { return std::vector{slice(x[0], 0, 0, x[0].numel() / 12 * 12), x[1]}; };
   const std::vector<Tensor> want = f(equal(here));
-  const auto check = [&](const std::vector<Tensor>& got) {
-    for (size_t i = 0; i < want.size(); ++i) CHECK(bits_of(got[i]) == bits_of(want[i]));
-  };
+  const auto check = [&](Inputs got) { check_same_bits(got, want); };
   const auto on_device = equal(there);
   { const PendingSums dropped = start_all_reduce(on_device, world()); }
   {
