@@ -26,9 +26,7 @@ FragmentedCell with(FragmentedCell cell, CellMode mode) {
   return cell;
 }
 std::string plan_error(const std::function<void(FragmentedFlags&)>& spoil) {
-  FragmentedFlags f;
-  spoil(f);
-  return error_of([&] { fragmented_plan(f); });
+  return error_of([&] { fragmented_plan(changed(FragmentedFlags(), spoil)); });
 }
 FragmentedRow row(FragmentedCell cell, double forward, double backward, int64_t live) {
   return {cell, {}, {.forward_ms = forward, .backward_ms = backward, .live_bytes = live, .reserved_bytes = 2 * live}};

@@ -46,8 +46,7 @@ LmSetup deep(LmForm form) {
 std::string plan_error(const std::function<void(LmFlags&)>& spoil) {
   LmFlags f;
   f.setup.size = "tiny";
-  spoil(f);
-  return error_of([&] { lm_plan(f); });
+  return error_of([&] { lm_plan(changed(f, spoil)); });
 }
 const ProfileTable& ranges_of(const LmFigures& f) {
   REQUIRE(!f.tables.empty());

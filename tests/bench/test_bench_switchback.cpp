@@ -20,9 +20,7 @@ namespace {
 constexpr SwitchBackShape kTinyShape{.dim = 24, .wm = 2, .batch = 40};  // 24 -> 48
 SwitchBackSetup quick(DType d = DType::f32) { return {.repeat = 2, .seed = 3, .dtype = d}; }
 std::string plan_error(const std::function<void(SwitchBackFlags&)>& spoil) {
-  SwitchBackFlags f;
-  spoil(f);
-  return error_of([&] { switchback_plan(f); });
+  return error_of([&] { switchback_plan(changed(SwitchBackFlags(), spoil)); });
 }
 OpTimes counted() {
   OpTimes ms{};

@@ -24,9 +24,7 @@ TimeitSetup tiny(RunMode mode = RunMode::eager, double dropout = 0) {
   return s;
 }
 std::string plan_error(const std::function<void(TimeitFlags&)>& spoil) {
-  TimeitFlags f;
-  spoil(f);
-  return error_of([&] { timeit_plan(f); });
+  return error_of([&] { timeit_plan(changed(TimeitFlags(), spoil)); });
 }
 }  // namespace
 

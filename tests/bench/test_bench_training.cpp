@@ -113,9 +113,7 @@ TEST_CASE("training is shown to train, and what does not is an error") {
     CAPTURE(name_of(mode));
     check_training(mode, Device::cpu());
     const auto error = [&](const std::function<void(Work&)>& spoil) {
-      Work s = lora_step(Device::cpu());
-      spoil(s);
-      return error_of([&] { check_step(s, mode); });
+      return error_of([&] { check_step(changed(lora_step(Device::cpu()), spoil), mode); });
     };
     CHECK_HAS(error([](Work& s) { s.f = [](Inputs in) { return std::vector{sum(in[0])}; }; }),
               "[bench_training] step 1 of training (" + std::string(name_of(mode)) + ") moves B by 0. ");

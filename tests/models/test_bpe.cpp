@@ -300,11 +300,7 @@ TEST_CASE("bpe: wrong files are refused by line") {
 }
 
 TEST_CASE("bpe: what a tokenizer.json must not have is refused with its path") {
-  const auto with = [](auto change) {
-    Json json = tiny_bpe();
-    change(json);
-    return bpe_refusal(json);
-  };
+  const auto with = [](auto change) { return bpe_refusal(changed(tiny_bpe(), change)); };
   const auto set = [&](const char* key, const char* value) {
     return with([&](Json& j) { j[key] = detail::own_json(value); });
   };

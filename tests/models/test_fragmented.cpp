@@ -272,14 +272,7 @@ TEST_CASE("a Gpt with fragmented layers trains, resumes its folder, and decodes 
         generate(run.model, prompt, 8, {.temperature = 0}, {.use_cache = false}));
 }
 TEST_CASE("a Gpt with fragmented layers: what it refuses") {
-  const auto refused = [](auto change) {
-    return error_of([&] {
-      GptConfig c = kGpt;
-      change(c);
-      const Params p;
-      Gpt(p, c);
-    });
-  };
+  const auto refused = [](auto change) { return error_of([&] { const Gpt model(Params(), changed(kGpt, change)); }); };
   CHECK_HAS(refused([](auto& c) { c.fragments = -1; }), "fragments is -1");
   CHECK_HAS(refused([](auto& c) { c.fragmented = "mlp"; }), "the target 'mlp' matches no module");
   CHECK_HAS(refused([](auto& c) { c.fragments = 5; }), "in 32 cannot be split into 5 equal fragments");

@@ -457,9 +457,7 @@ TEST_CASE("hugging face: an index of shards that is wrong") {
   const std::string index = qwen2 / "model.safetensors.index.json", norm = "model.norm.weight";
   const Json good = detail::own_json(read_file(index));
   const auto with = [&](auto change) {
-    Json j = good;
-    change(j);
-    detail::write_file_atomically(index, detail::text_of(j));
+    detail::write_file_atomically(index, detail::text_of(changed(good, change)));
     return qwen2.error();
   };
   CHECK(with([](Json&) {}) == "no error");

@@ -258,11 +258,7 @@ TEST_CASE("loaded values are converted, and training does not change the tensors
 }
 
 TEST_CASE("configuration: what validate() refuses") {
-  auto with = [](auto change) {
-    GptConfig c;
-    change(c);
-    return error_of([&] { const Gpt model(Params(), c); });
-  };
+  auto with = [](auto change) { return error_of([&] { const Gpt model(Params(), changed(GptConfig(), change)); }); };
   CHECK_HAS(with([](GptConfig& c) { c.vocab_size = 0; }), "[gpt_config] vocab_size is 0. It must be 1 or more.");
   CHECK_HAS(with([](GptConfig& c) { c.context = -3; }), "context is -3");
   CHECK_HAS(with([](GptConfig& c) { c.layers = 0; }), "layers is 0");

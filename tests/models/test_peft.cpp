@@ -301,26 +301,22 @@ TEST_CASE("PEFT: a configuration of a million keys is refused at once, and so ar
 TEST_CASE("PEFT: damaged folders and other models") {
   const Copy c("llama_patterns");
   const std::string q = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
-  const auto changed = [&](auto change) {
-    StateDict s = c.weights();
-    change(s);
-    return c.with_weights(s);
-  };
-  CHECK_HAS(changed([&](StateDict& s) { s.erase(q); }), "the other half of 'model.layers.0.self_attn.q_proj'");
-  CHECK_HAS(changed([&](StateDict& s) {
+  const auto with = [&](auto change) { return c.with_weights(changed(c.weights(), change)); };
+  CHECK_HAS(with([&](StateDict& s) { s.erase(q); }), "the other half of 'model.layers.0.self_attn.q_proj'");
+  CHECK_HAS(with([&](StateDict& s) {
               s["base_model.model.x.lora_embedding_A"] = zeros({2, 2});
             }),
             "'base_model.model.x.lora_embedding_A' (2, 2) in " + weights_in(c.path) + " is not the A or B");
-  CHECK_HAS(changed([&](StateDict& s) { s["lora_A.weight"] = zeros({2, 2}); }), "is not the A or B of a Linear layer");
-  CHECK_HAS(changed([&](StateDict& s) { s[q] = s[q].to(DType::i64); }), "i64 in");
-  CHECK_HAS(changed([&](StateDict& s) { s[q] = zeros({32}); }), "is (32) in");
-  CHECK_HAS(changed([&](StateDict& s) { s.clear(); }), "has no tensors.");
-  CHECK_HAS(changed([&](StateDict& s) {
+  CHECK_HAS(with([&](StateDict& s) { s["lora_A.weight"] = zeros({2, 2}); }), "is not the A or B of a Linear layer");
+  CHECK_HAS(with([&](StateDict& s) { s[q] = s[q].to(DType::i64); }), "i64 in");
+  CHECK_HAS(with([&](StateDict& s) { s[q] = zeros({32}); }), "is (32) in");
+  CHECK_HAS(with([&](StateDict& s) { s.clear(); }), "has no tensors.");
+  CHECK_HAS(with([&](StateDict& s) {
               for (const char* end : {"lora_A.weight", "lora_B.weight"})
                 s[std::string("base_model.model.model.embed_tokens.") + end] = zeros({2, 2});
             }),
             "has tensors for 'model.embed_tokens', and this model has no such Linear layer (a tied head is none).");
-  CHECK(changed([&](StateDict& s) {
+  CHECK(with([&](StateDict& s) {
           for (auto& [name, t] : s) t = t.to(DType::f16);
         }) == "no error");
   CHECK_HAS(c.with_weights(c.weights(), {{"tapegrad.base", "0123"}}),

@@ -259,8 +259,7 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
   RunConfig run;
   run.model = tiny_model();
   const auto refused = [&](auto change) {
-    auto j = detail::own_json(to_json(run));
-    change(j);
+    const Json j = changed(detail::own_json(to_json(run)), change);
     return error_of([&] { detail::run_config_from_json(detail::text_of(j), "the file"); });
   };
   CHECK(refused([](auto&) {}) == "no error");

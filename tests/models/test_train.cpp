@@ -108,11 +108,7 @@ TEST_CASE("train: windows shorter than the context") {
   CHECK_SAYS(c.validate(), "window is -1");
 }
 TEST_CASE("train: what cannot be trained is an Error before the first step") {
-  const auto with = [](auto change) {
-    TrainConfig c = tiny_train();
-    change(c);
-    return error_of([&] { Run run(c); });
-  };
+  const auto with = [](auto change) { return error_of([&] { Run run(changed(tiny_train(), change)); }); };
   CHECK(with([](TrainConfig&) {}) == "no error");
   const std::vector<std::pair<std::string_view, double>> wrong{
       {"batch", 0},      {"accumulate", 0},  {"checkpoint_every", -2}, {"max_steps", 0},  {"warmup", -1},

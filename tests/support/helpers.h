@@ -54,6 +54,11 @@ enum class Store { contiguous, transposed, sliced, strided };
 inline constexpr Store kStores[] = {Store::contiguous, Store::transposed, Store::sliced, Store::strided};
 Tensor stored(const Tensor& x, Store how);
 
+// x after change(x).
+template <class T, class F> T changed(T x, F change) {
+  change(x);
+  return x;
+}
 // `all` with another tensor of this name, or without it.
 inline StateDict with_tensor(StateDict all, const std::string& name, const Tensor& t = {}) {
   all[name] = t;
