@@ -17,16 +17,15 @@ import subprocess
 import tempfile
 
 import jinja2
-from peers import GPT2, LLAMA3
+from peers import GPT2, LLAMA3, trained
 from programs import check, run
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<s> </s> <|im_start|> <|im_end|> <|begin_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|> "
            "[INST] [/INST] <|endoftext|> <start_of_turn> <end_of_turn>").split()  # fmt: skip
 FORMATS = ("chatml", "qwen", "llama3", "zephyr", "mistral", "alpaca", "plain")
 WORDS = "the a Hello, 12345 don't naïve 日本語 😀 x=1; {} [/] \\n 'quoted' \"two\" <b> e\u0301 3.14 ОК <think>".split()
-TEXT = pathlib.Path(__file__).resolve().parent.parent / "data/prose.txt"
 PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 SYSTEM = ("{% if messages[0].role == 'system' %}{% set s = messages[0].content %}"
           "{% set messages = messages[1:] %}{% endif %}")  # fmt: skip
@@ -60,13 +59,7 @@ def content(draw):
 
 
 def tokenizer_of(pattern):
-    t = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(pattern), "isolated")
-    bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    t.pre_tokenizer = pre_tokenizers.Sequence([split, bytes])
-    t.decoder = decoders.ByteLevel()
-    t.train([str(TEXT)], trainers.BpeTrainer(vocab_size=700, special_tokens=SPECIAL, show_progress=False,
-                                             initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))  # fmt: skip
+    t = trained(pattern, 700, SPECIAL)
     t.add_tokens([AddedToken(p, special=False, normalized=False) for p in ("<think>", "</think>")])
     return PreTrainedTokenizerFast(tokenizer_object=t, bos_token="<s>", eos_token="</s>")
 

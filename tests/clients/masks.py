@@ -16,27 +16,19 @@ import re
 import tempfile
 
 import trl
-from chats import GENERATED, content
+from chats import content
 from datasets import Dataset
-from peers import GPT2, LLAMA3
+from peers import GPT2, LLAMA3, trained
 from programs import check, run
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 MARKERS = ["<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
            "</s>"]
-TEXT = pathlib.Path(__file__).resolve().parent.parent / "data/prose.txt"
 CONTEXT = 500
 
 
 def tokenizer_of(pattern, folder):
-    t = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(pattern), "isolated")
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    t.pre_tokenizer = pre_tokenizers.Sequence([split, level])
-    t.decoder = decoders.ByteLevel()
-    t.train([str(TEXT)], trainers.BpeTrainer(vocab_size=600, special_tokens=MARKERS, show_progress=False,
-                                             initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))  # fmt: skip
+    t = trained(pattern, 600, MARKERS)
     folder.mkdir()
     t.save(str(folder / "tokenizer.json"))
     named = {"bos_token": "<|begin_of_text|>", "eos_token": "</s>", "pad_token": "</s>"}
@@ -54,8 +46,8 @@ def tagged(template):
     """With {% generation %} around the replies."""
     parts = re.split(r" \+ m\['content'\] \+ '(<\|\w+\|>)", template)
     reply = "{{ m['content'] + '" + parts[1] + "' }}"
-    return (f"{parts[0]} }}}}{{% if m['role'] == 'assistant' %}}{GENERATED[0]}{reply}{GENERATED[1]}{{% else %}}{reply}"
-            f"{{% endif %}}{{{{ '{parts[2]}")  # fmt: skip
+    return (f"{parts[0]} }}}}{{% if m['role'] == 'assistant' %}}{{% generation %}}{reply}{{% endgeneration %}}"
+            f"{{% else %}}{reply}{{% endif %}}{{{{ '{parts[2]}")  # fmt: skip
 
 
 def ours(program, folder, name, lines, context=CONTEXT):

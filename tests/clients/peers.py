@@ -1,9 +1,10 @@
-"""Tokenizers as `tokenizers` and `tiktoken` have them. No program. Users: tokens.py, trainer.py,
+"""Tokenizers as `tokenizers` and `tiktoken` have them. No program. Users: chats.py, masks.py, tokens.py, trainer.py,
 vocabularies.py, bench/tokenizer/compare_clients.py."""
 import json
+import pathlib
 
 import tiktoken
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (
@@ -17,6 +18,19 @@ def byte_characters():
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
     return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+
+
+def trained(pattern, size, special):
+    """A byte-level tokenizer of prose.txt."""
+    t = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    t.pre_tokenizer = pre_tokenizers.Sequence([split, level])
+    t.decoder = decoders.ByteLevel()
+    text = pathlib.Path(__file__).resolve().parent.parent / "data/prose.txt"
+    t.train([str(text)], trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False,
+                                             initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))  # fmt: skip
+    return t
 
 
 def load(path):
