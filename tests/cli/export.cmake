@@ -90,8 +90,7 @@ run(0 merge --model small.gguf --adapter ad_small --out merged_small --dtype bf1
 prints(out "bf16" inspect --model merged_small)
 run(0 export --model small.gguf --to hf --out small_hf --dtype f32)
 run(0 export --model small.gguf --to gguf --out again.gguf --dtype q8_0)
-run(0 export --adapter ad_small --to gguf --out ad_small.gguf)
-expect(out "over a llama for llama.cpp")
+prints(out "over a llama for llama.cpp" export --adapter ad_small --to gguf --out ad_small.gguf)
 refused(1 "small.gguf is a GGUF file, whose blocks cannot hold other weights" export --model small.gguf --out never)
 refused(1 "Pass --dtype bf16 or another, or keep an adapter apart" merge --model small.gguf --adapter ad_small
   --out never)

@@ -48,15 +48,18 @@ inline BlockWeight random_blocks(const std::vector<std::pair<BlockFormat, int64_
   return w;
 }
 
+// With the shapes of a Gpt's parameters.
+inline TensorSource source_for(const GptConfig& c) {
+  const LazyScope lazy;
+  const Params params;
+  const Gpt gpt(params, c);
+  TensorSource source;
+  for (const Parameter& p : params.all()) source.shapes[p.name] = p.tensor.shape();
+  return source;
+}
 // Parameters of a Gpt whose matrices are in q4_0; sizes of rows must be multiples of 32.
 inline Params params_in_blocks(const GptConfig& c, DType t, uint64_t seed) {
-  TensorSource source;
-  {
-    const LazyScope lazy;
-    const Params shapes;
-    const Gpt gpt(shapes, c);
-    for (const Parameter& p : shapes.all()) source.shapes[p.name] = p.tensor.shape();
-  }
+  TensorSource source = source_for(c);
   const auto all = source.shapes;
   source.read = [=](const std::string& name) { return random(all.at(name), seed + name.size(), 0.5, 1.5); };
   source.blocks = [=](const std::string& name) -> std::optional<BlockWeight> {

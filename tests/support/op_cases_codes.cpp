@@ -4,12 +4,11 @@
 
 #include <array>
 
-#include "support/op_cases.h"
+#include "support/op_case_list.h"
 
 namespace tg {
 void add_code_cases(std::vector<OpCase>& list, const CaseSizes& size) {
   const int64_t r = size.rows, c = size.cols;
-  const auto floats = [](const Shape& s, double lo = -2, double hi = 2) { return TensorInit{s, lo, hi}; };
   const auto codes_of = [&](std::string op, const char* variant, std::vector<TensorInit> in,
                             std::function<Tensors(Inputs)> f) {
     list.emplace_back(std::move(op), variant, std::move(in), [f](Inputs x) {

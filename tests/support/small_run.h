@@ -26,14 +26,7 @@ inline GptConfig tiny_model() {
   return {.vocab_size = 256, .context = 16, .layers = 1, .heads = 2, .width = 32, .dropout = 0.1};
 }
 inline TrainConfig tiny_train() {
-  TrainConfig c;
-  c.batch = 4;
-  c.max_steps = 40;
-  c.lr = 1e-2;
-  c.min_lr = 1e-3;
-  c.warmup = 5;
-  c.eval_every = 20;
-  return c;
+  return {.batch = 4, .max_steps = 40, .lr = 1e-2, .min_lr = 1e-3, .warmup = 5, .eval_every = 20};
 }
 
 struct Run {

@@ -38,13 +38,7 @@ struct Model2 {
     params.check_all_used();
   }
   Gpt make(const GptConfig& c, bool keep) const {
-    TensorSource source;
-    {
-      LazyScope lazy;
-      const Params shapes;
-      const Gpt gpt(shapes, c);
-      for (const Parameter& p : shapes.all()) source.shapes[p.name] = p.tensor.shape();
-    }
+    TensorSource source = source_for(c);
     const auto all = source.shapes;
     source.read = [all](const std::string& name) {
       const auto b = blocks_of(name, all.at(name));
