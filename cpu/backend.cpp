@@ -2,10 +2,9 @@
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/cpu/runtime/allocator.h>
-#include <tapegrad/cpu/runtime/bf16_path.h>
 #include <tapegrad/cpu/runtime/chain.h>
 #include <tapegrad/cpu/runtime/cpus.h>
-#include <tapegrad/cpu/runtime/int8_path.h>
+#include <tapegrad/cpu/runtime/product_path.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 
 #include <cstring>

@@ -1,5 +1,5 @@
 #include <tapegrad/cpu/gemm/gemm.h>
-#include <tapegrad/cpu/runtime/bf16_path.h>
+#include <tapegrad/cpu/runtime/product_path.h>
 #if TG_ISA_LEVEL >= 3
 #include <tapegrad/cpu/gemm/gemm_small_k.h>
 #include <tapegrad/cpu/gemm/gemm_small_n.h>

@@ -36,7 +36,7 @@ struct Triangle {
 template <class T>
 void gemm_in_cache(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
                    Triangle = {});
-// C = A B by vdpbf16ps, if multiplies_pairs() (cpu/runtime/bf16_path.h). A float holds two bf16 adjacent in k.
+// C = A B by vdpbf16ps, if multiplies_pairs() (cpu/runtime/product_path.h). A float holds two bf16 adjacent in k.
 // Denormals count as 0.
 bool multiplies_pairs();
 void gemm_in_cache_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,

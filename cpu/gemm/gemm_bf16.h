@@ -1,4 +1,4 @@
-// C (m x n, rows ldc apart) = A B, f32 sums rounded once. The paths (cpu/runtime/bf16_path.h) differ in last bits.
+// C (m x n, rows ldc apart) = A B, f32 sums rounded once. The paths (cpu/runtime/product_path.h) differ in last bits.
 // Packed blocks take about 16 MiB at most. Except with Eigen, element (i, j) depends bit for bit on row i of A, column
 // j of B, n and k alone. AMX and vdpbf16ps treat denormals as 0.
 #pragma once

@@ -1,6 +1,6 @@
 #include <tapegrad/cpu/gemm/gemm_int8.h>
 #include <tapegrad/cpu/gemm/gemm_packed.h>
-#include <tapegrad/cpu/runtime/int8_path.h>
+#include <tapegrad/cpu/runtime/product_path.h>
 
 #include <algorithm>
 #if TG_ISA_LEVEL >= 3

@@ -1,4 +1,4 @@
-// S (m x n) = A B in int32, exact modulo 2^32, by a path of int8_path.h.
+// S (m x n) = A B in int32, exact modulo 2^32, by a path of product_path.h.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_types.h>
 #include <tapegrad/cpu/simd/function_ref.h>

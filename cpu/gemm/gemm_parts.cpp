@@ -2,7 +2,7 @@
 // remainder, and sums the six largest of nine GEMMs; the others are below f32's rounding (Henry, Tang and Heinecke,
 // "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", 2019).
 #include <tapegrad/cpu/gemm/gemm.h>
-#include <tapegrad/cpu/runtime/bf16_path.h>
+#include <tapegrad/cpu/runtime/product_path.h>
 #include <tapegrad/cpu/simd/scratch.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // weight's rows is dequantized block by block in L1. The bits are those of linear() on the dequantized weight: a GEMM's
 // elements do not depend on other columns if there are more than a vector.
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
-#include <tapegrad/cpu/runtime/bf16_path.h>
+#include <tapegrad/cpu/runtime/product_path.h>
 #include <tapegrad/cpu/simd/block_rows.h>
 #include <tapegrad/cpu/simd/quantized.h>
 #include <tapegrad/cpu/simd/rows.h>

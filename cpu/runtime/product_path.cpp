@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <span>
 
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -15,8 +16,63 @@
 #endif
 
 namespace tg::cpu {
-size_t chosen_path(std::span<const ProductPath> paths, const char* variable, std::string_view op,
-                   std::string_view dtype) {
+namespace {
+enum class CpuidRegister { a, b, c, d };
+#ifdef __x86_64__
+// CPUID leaf 7; false unless kernels of this level and above exist.
+bool has_instructions(int level, unsigned subleaf, CpuidRegister in, int bit) {
+  unsigned r[4] = {};
+  return tg::detail::kernel_level(Backend::cpu) >= level && __get_cpuid_count(7, subleaf, &r[0], &r[1], &r[2], &r[3]) &&
+         (r[size_t(in)] >> bit & 1) != 0;
+}
+bool is_amd() {
+  unsigned r[4] = {};
+  return __get_cpuid(0, &r[0], &r[1], &r[2], &r[3]) && r[1] == signature_AMD_ebx;
+}
+#else
+bool has_instructions(int, unsigned, CpuidRegister, int) { return false; }
+bool is_amd() { return false; }
+#endif
+bool has_tiles() {
+#if defined(__x86_64__) && defined(__linux__) && defined(SYS_arch_prctl)
+  constexpr unsigned kTileState = 3u << 17;                    // bits of XCR0
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // constants of arch_prctl
+  if (!has_instructions(4, 0, CpuidRegister::d, 24)) return false;
+  unsigned low = 0, high = 0;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low & kTileState) == kTileState && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+struct ProductPath {
+  std::string_view name;  // value of the environment variable
+  bool has;
+  bool fast = true;  // false: used only if the variable names it
+};
+using ProductPaths = std::span<const ProductPath>;
+// Relative to FMA, vdpbf16ps does twice the multiply-adds on Zen 5, more on Zen 4, half on Sapphire Rapids.
+ProductPaths bf16_paths() {
+  static const ProductPath all[] = {
+      {"f32", true},
+      {"avx512", has_instructions(4, 1, CpuidRegister::a, 5), is_amd()},
+      {"amx", has_instructions(4, 0, CpuidRegister::d, 22) && has_tiles()},
+  };
+  return all;
+}
+ProductPaths int8_paths() {
+  static const ProductPath all[] = {
+      {"plain", true},
+      {"avx2", tg::detail::kernel_level(Backend::cpu) >= 3},
+      {"avx_vnni", has_instructions(3, 1, CpuidRegister::a, 4)},
+      {"avx512_vnni", has_instructions(4, 0, CpuidRegister::c, 11)},
+      {"amx", has_instructions(4, 0, CpuidRegister::d, 25) && has_tiles()},
+  };
+  return all;
+}
+// The path that the variable names, else the last present and fast one.
+size_t chosen_path(ProductPaths paths, const char* variable, std::string_view op, std::string_view dtype) {
   const char* wish = std::getenv(variable);  // tests set it
   if (!wish)
     return size_t(
@@ -34,35 +90,16 @@ size_t chosen_path(std::span<const ProductPath> paths, const char* variable, std
       fmt::format("[{}] {} is '{}'. It must name a path for {} GEMM: {}; this machine has {}. Change or unset it.", op,
                   variable, wish, dtype, all, here));
 }
+}  // namespace
 
-bool has_instructions(int level, unsigned subleaf_of_7, CpuidRegister in, int bit) {
-#ifdef __x86_64__
-  unsigned r[4] = {};
-  return tg::detail::kernel_level(Backend::cpu) >= level &&
-         __get_cpuid_count(7, subleaf_of_7, &r[0], &r[1], &r[2], &r[3]) && (r[size_t(in)] >> bit & 1) != 0;
-#else
-  (void)level, (void)subleaf_of_7, (void)in, (void)bit;
-  return false;
-#endif
+std::string_view name_of(Bf16Path path) { return bf16_paths()[size_t(path)].name; }
+std::string_view name_of(Int8Path path) { return int8_paths()[size_t(path)].name; }
+bool has(Bf16Path path) { return bf16_paths()[size_t(path)].has; }
+bool has(Int8Path path) { return int8_paths()[size_t(path)].has; }
+Bf16Path bf16_path() { return Bf16Path(chosen_path(bf16_paths(), "TG_BF16", "matmul", "bf16")); }
+Bf16Path bf16_parts_path() {
+  const Bf16Path path = bf16_path();
+  return path == Bf16Path::amx || std::getenv("TG_BF16") ? path : Bf16Path::f32;
 }
-bool is_amd() {
-#ifdef __x86_64__
-  unsigned r[4] = {};
-  return __get_cpuid(0, &r[0], &r[1], &r[2], &r[3]) && r[1] == signature_AMD_ebx;
-#else
-  return false;
-#endif
-}
-bool has_tiles() {
-#if defined(__x86_64__) && defined(__linux__) && defined(SYS_arch_prctl)
-  constexpr unsigned kTileState = 3u << 17;                    // bits of XCR0
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // constants of arch_prctl
-  if (!has_instructions(4, 0, CpuidRegister::d, 24)) return false;
-  unsigned low = 0, high = 0;
-  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return (low & kTileState) == kTileState && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
-#endif
-}
+Int8Path int8_path() { return Int8Path(chosen_path(int8_paths(), "TG_INT8", "int8_linear", "int8")); }
 }  // namespace tg::cpu

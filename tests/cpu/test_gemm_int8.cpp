@@ -1,7 +1,7 @@
 // Each built level and path of this machine (TG_INT8) against a plain loop, bit for bit; refusals of TG_INT8.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/registry.h>
-#include <tapegrad/cpu/runtime/int8_path.h>
+#include <tapegrad/cpu/runtime/product_path.h>
 
 #include "levels/int8_sums.h"
 #include "support/effort.h"

@@ -1,5 +1,5 @@
 // generate() gives tokens the logits and log-probabilities that training computes, bit for bit.
-#include <tapegrad/cpu/runtime/bf16_path.h>
+#include <tapegrad/cpu/runtime/product_path.h>
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // models/train: the training loop and its log.
 #include <tapegrad/core/node.h>
-#include <tapegrad/cpu/runtime/bf16_path.h>
+#include <tapegrad/cpu/runtime/product_path.h>
 #include <tapegrad/tools.h>
 
 #include <future>

@@ -1,6 +1,6 @@
 #pragma once
 #include <doctest/doctest.h>
-#include <tapegrad/cpu/runtime/bf16_path.h>
+#include <tapegrad/cpu/runtime/product_path.h>
 
 #include <string>
 
