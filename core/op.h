@@ -216,8 +216,9 @@ struct Op : Counted<Op> {
     for (const double x : expression().numbers) k.add(x);
   }
   virtual Expression expression() const { return {}; }
-  /// Minimal work of a run, without reading elements. Default: all inputs and outputs, no matrix product.
+  /// Minimal work of a run, without reading elements. Default: inputs, outputs, multiply_adds().
   virtual OpWork work(Bufs in, Bufs out) const;
+  virtual double multiply_adds(Bufs /*in*/, Bufs /*out*/) const { return 0; }  ///< OpWork::multiply_adds
   /// Bytes of Context::scratch() of a run on the CPU, for dry_run().
   virtual int64_t scratch_bytes(Bufs /*in*/, Bufs /*out*/) const { return 0; }
   /// Generator state of a random op, else null.

@@ -81,12 +81,11 @@ Tensor drawn(Tensors made, const AttentionOptions& o) {
 }
 }  // namespace
 
-OpWork op::AttentionForm::work(OpWork base, Bufs in, int64_t kv, double products) const {
+double op::AttentionForm::multiply_adds(Bufs in, int64_t kv, double products) const {
   const Shape q = kv ? Parts(*in[0].layout, kv).q.shape : in[0].shape();
   const auto heads = double(q[0] * q[1]), from = double(q[2]), to = kv ? from : double(in[1].size(2));
   const double pairs = causal && !query_starts ? from * (to - from) + from * (from + 1) / 2 : from * to;
-  base.multiply_adds = products * heads * pairs * double(q[3]);
-  return base;
+  return products * heads * pairs * double(q[3]);
 }
 
 Layouts op::Attention::infer(Inputs in) const {

@@ -38,8 +38,8 @@ struct AttentionForm {
   void key(StructuralHash& k) const {
     k.add(causal), k.add(scale), k.add(kv_lengths), k.add(query_starts), k.add(dropout);
   }
-  /// `base` with `products` dot products per visible pair.
-  OpWork work(OpWork base, Bufs in, int64_t kv_heads, double products) const;
+  /// `products` dot products per visible pair.
+  double multiply_adds(Bufs in, int64_t kv_heads, double products) const;
 };
 /// A base of the attention ops. With dropout they are random ops.
 template <class Self> struct AttentionOp : OpOf<Self> {
@@ -56,7 +56,7 @@ template <class Self> struct AttentionOp : OpOf<Self> {
     return next;
   }
   /// Counts all keys with lengths or starts.
-  OpWork work(Bufs in, Bufs out) const override { return o.work(Op::work(in, out), in, kv_heads, Self::kProducts); }
+  double multiply_adds(Bufs in, Bufs) const override { return o.multiply_adds(in, kv_heads, Self::kProducts); }
 };
 /// (q, k, v, lengths?, starts?) -> (y, lse). lse (B, NH, Tq): log-sum-exp per row of scores, f64 for f64 inputs, else
 /// f32.

@@ -51,7 +51,6 @@ OpWork op::IndexMatmul::work(Bufs in, Bufs out) const {
   OpWork w = Op::work(in, out);
   const int64_t rows = in[0].size(0), matrices = in[1].size(0), all = detail::distinct_bytes(*in[1].layout);
   if (rows < matrices) w.read -= all / matrices * (matrices - rows);
-  w.multiply_adds = double(out[0].numel()) * double(in[0].size(1));
   return w;
 }
 Layouts op::IndexMatmul::infer(Inputs in) const {

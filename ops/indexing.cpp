@@ -24,13 +24,14 @@ size_t checked_dim(std::string_view op, const Tensor& x, int64_t dim) {
   TG_CHECK(x, value, "[{}] input 0 is an empty tensor{}", op, detail::about_empty());
   return detail::normal_dim(op, dim, x.shape());
 }
-}  // namespace
-
-OpWork op::Gather::work(Bufs in, Bufs out) const {  // counts the gathered elements
-  OpWork w = Op::work(in.last(1), out);
+// Adds to `w` an element of x per result.
+OpWork of_gathered(OpWork w) {
   w.read += w.written;
   return w;
 }
+}  // namespace
+
+OpWork op::Gather::work(Bufs in, Bufs out) const { return of_gathered(Op::work(in.last(1), out)); }
 Layouts op::Gather::infer(Inputs in) const {
   check_elements(kName, in[0], in[1], dim);
   return {Layout::contiguous(in[1].shape(), in[0].dtype(), in[0].device())};
@@ -56,11 +57,7 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tens
   return emit1(make_ref<op::ScatterAdd>(checked_dim("scatter_add", x, dim)), {x, index, src});
 }
 
-OpWork op::IndexSelect::work(Bufs in, Bufs out) const {  // counts the gathered elements
-  OpWork w = Op::work(in.last(1), out);
-  w.read += w.written;
-  return w;
-}
+OpWork op::IndexSelect::work(Bufs in, Bufs out) const { return of_gathered(Op::work(in.last(1), out)); }
 Layouts op::IndexSelect::infer(Inputs in) const {
   check::number(kName, in[0]);
   check::index(kName, in[1]);
@@ -143,11 +140,7 @@ Error kernel::index_outside(std::string_view op, int64_t id, const Dims& where, 
                            op, id, where, index, dim, size, size));
 }
 
-OpWork op::Embedding::work(Bufs in, Bufs out) const {  // counts the gathered rows
-  OpWork w = Op::work(in.first(1), out);
-  w.read += w.written;
-  return w;
-}
+OpWork op::Embedding::work(Bufs in, Bufs out) const { return of_gathered(Op::work(in.first(1), out)); }
 Layouts op::Embedding::infer(Inputs in) const {
   const Tensor &ids = in[0], &table = in[1];
   check::index(kName, ids);

@@ -23,7 +23,7 @@ int64_t equal_parts(int64_t all, int64_t most) {
   const int64_t parts = std::max<int64_t>(1, (all + most - 1) / most);
   return (all + parts - 1) / parts;
 }
-double multiply_adds(Bufs in) { return double(in[2].numel()) * double(in[1].size(0)) * double(in[0].shape().back()); }
+double products(Bufs in) { return double(in[2].numel()) * double(in[1].size(0)) * double(in[0].shape().back()); }
 // The weight, dequantized if it is in blocks.
 Tensor whole(const Tensor& w, const std::optional<BlockFormat>& f, DType d) {
   return f ? dequantize({{{w, *f}}}, d) : w;
@@ -60,11 +60,7 @@ Layouts op::LinearCrossEntropy::infer(Inputs in) const {
   if (keeps_dlogits) r.emplace_back(Layout::contiguous({rows.product(), w.shape()[0]}, x.dtype(), x.device()));
   return r;
 }
-OpWork op::LinearCrossEntropy::work(Bufs in, Bufs out) const {
-  OpWork w = Op::work(in, out);
-  w.multiply_adds = multiply_adds(in) * (1 + keeps_dx);
-  return w;
-}
+double op::LinearCrossEntropy::multiply_adds(Bufs in, Bufs) const { return products(in) * (1 + keeps_dx); }
 int64_t op::LinearCrossEntropy::rows_at_a_time(Bufs in) const {
   const int64_t rows = in[2].numel();
   if (o.rows > 0) return std::min(o.rows, rows);
@@ -115,11 +111,7 @@ Tensors op::LinearCrossEntropy::vjp(const Vjp& v) const {
   return {dx, dw, Tensor()};
 }
 
-OpWork op::LinearCrossEntropyGrad::work(Bufs in, Bufs out) const {
-  OpWork w = Op::work(in, out);
-  w.multiply_adds = multiply_adds(in) * (in.size() > 5 ? 1 : 2);
-  return w;
-}
+double op::LinearCrossEntropyGrad::multiply_adds(Bufs in, Bufs) const { return products(in) * (in.size() > 5 ? 1 : 2); }
 int64_t op::LinearCrossEntropyGrad::classes_at_a_time(Bufs in) const {
   const int64_t rows = std::max<int64_t>(1, in[2].numel()), classes = in[1].size(0);
   const int64_t logits = o.rows > 0 ? std::min(o.rows, rows) * classes : kLogits / size_of_logit(in);

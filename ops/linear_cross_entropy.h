@@ -39,7 +39,7 @@ struct LinearCrossEntropy : OpOf<LinearCrossEntropy> {
   void key(StructuralHash& k) const override {
     o.key(k), k.add(int(precision)), k.add(keeps_dx), k.add(keeps_dlogits), k.add(format ? int(*format) : -1);
   }
-  OpWork work(Bufs in, Bufs out) const override;
+  double multiply_adds(Bufs in, Bufs out) const override;
   int64_t rows_at_a_time(Bufs in) const;
   int64_t scratch_bytes(Bufs in, Bufs out) const override;
 };
@@ -52,7 +52,7 @@ struct LinearCrossEntropyGrad : OpOf<LinearCrossEntropyGrad> {
   Layouts infer(Inputs in) const override { return {contiguous_like(in[1])}; }
   Tensors compose(Inputs) const override;
   void key(StructuralHash& k) const override { o.key(k), k.add(int(precision)); }
-  OpWork work(Bufs in, Bufs out) const override;
+  double multiply_adds(Bufs in, Bufs out) const override;
   int64_t classes_at_a_time(Bufs in) const;
   int64_t scratch_bytes(Bufs in, Bufs out) const override;
 };

@@ -14,10 +14,8 @@ namespace {
 int64_t rows_of(const Shape& s) { return Shape(s.begin(), s.end() - 1).product(); }
 }  // namespace
 
-OpWork op::Lora::work(Bufs in, Bufs out) const {
-  OpWork w = Op::work(in, out);
-  w.multiply_adds = double(out[1].numel()) * double(in[1].size(0)) + double(out[0].numel()) * double(in[2].size(0));
-  return w;
+double op::Lora::multiply_adds(Bufs in, Bufs out) const {
+  return double(out[1].numel()) * double(in[1].size(0)) + double(out[0].numel()) * double(in[2].size(0));
 }
 Layouts op::Lora::infer(Inputs in) const {
   const Tensor &x = in[0], &a = in[1], &b = in[2];

@@ -22,7 +22,7 @@ struct Lora : OpOf<Lora> {
   Tensors vjp(const Vjp&) const override;
   Tensors compose(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(scale); }
-  OpWork work(Bufs in, Bufs out) const override;
+  double multiply_adds(Bufs in, Bufs out) const override;
 };
 }  // namespace op
 

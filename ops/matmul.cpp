@@ -49,10 +49,8 @@ Layouts op::Matmul::infer(Inputs in) const {
   r.push_back(n);
   return {Layout::contiguous(r, in[0].dtype(), in[0].device())};
 }
-OpWork op::Matmul::work(Bufs in, Bufs out) const {
-  OpWork w = Op::work(in, out);
-  w.multiply_adds = double(out[0].numel()) * double(in[0].size(in[0].shape().size() - (o.trans_a ? 2 : 1)));
-  return w;
+double op::Matmul::multiply_adds(Bufs in, Bufs out) const {
+  return double(out[0].numel()) * double(in[0].size(in[0].shape().size() - (o.trans_a ? 2 : 1)));
 }
 Tensors op::Matmul::vjp(const Vjp& v) const {
   const Tensor& dy = v.grad();
@@ -101,11 +99,6 @@ Layouts op::Linear::infer(Inputs in) const {
   Shape r = x.shape();
   r.back() = w.shape()[0];
   return {Layout::contiguous(r, unrounded && x.dtype() == DType::bf16 ? DType::f32 : x.dtype(), x.device())};
-}
-OpWork op::Linear::work(Bufs in, Bufs out) const {
-  OpWork w = Op::work(in, out);
-  w.multiply_adds = double(out[0].numel()) * double(in[1].size(1));
-  return w;
 }
 Tensors op::Linear::vjp(const Vjp& v) const {
   const Tensor g = v.grad().to(v.in_dtype(0));

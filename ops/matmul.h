@@ -36,7 +36,7 @@ struct Matmul : OpOf<Matmul> {
   }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(o.trans_a), k.add(o.trans_b), k.add(int(o.precision)); }
-  OpWork work(Bufs in, Bufs out) const override;
+  double multiply_adds(Bufs in, Bufs out) const override;
 };
 /// (x, weight[, bias]) -> x weight^T + bias.
 struct Linear : OpOf<Linear> {
@@ -48,7 +48,7 @@ struct Linear : OpOf<Linear> {
   Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1; }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(int(precision)), k.add(unrounded); }
-  OpWork work(Bufs in, Bufs out) const override;
+  double multiply_adds(Bufs in, Bufs out) const override { return double(out[0].numel()) * double(in[1].size(1)); }
 };
 
 /// Activations that plans fuse into a linear layer (ops/rewrite_rules.cpp); not for users.

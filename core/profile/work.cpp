@@ -18,6 +18,7 @@ OpWork Op::work(Bufs in, Bufs out) const {
   OpWork w;
   for (const Buf& b : in) w.read += detail::distinct_bytes(*b.layout);
   for (const Buf& b : out) w.written += detail::distinct_bytes(*b.layout);
+  w.multiply_adds = multiply_adds(in, out);
   return w;
 }
 

@@ -118,11 +118,6 @@ template <bool kGrad> Tensors op::BlockProduct<kGrad>::vjp(const Vjp& v) const {
   }
   return r;
 }
-template <bool kGrad> OpWork op::BlockProduct<kGrad>::work(Bufs in, Bufs out) const {
-  OpWork w = Op::work(in, out);
-  w.multiply_adds = double(out[0].numel()) * double(in[0].shape().back());
-  return w;
-}
 template <bool kGrad> void op::BlockProduct<kGrad>::key(StructuralHash& k) const {
   k.add(int(precision)), k.add(unrounded), add_formats(k, formats);
 }

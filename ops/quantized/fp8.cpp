@@ -34,11 +34,6 @@ Layouts op::DequantizeFp8::infer(Inputs in) const {
   detail::check_dequantized(kName, dtype);
   return {Layout::contiguous(in[0].shape(), dtype, in[0].device())};
 }
-OpWork op::Fp8Linear::work(Bufs in, Bufs out) const {
-  OpWork w = Op::work(in, out);
-  w.multiply_adds = double(out[0].numel()) * double(in[1].size(1));
-  return w;
-}
 Layouts op::Fp8Linear::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
   check_codes(kName, x, in[2]);

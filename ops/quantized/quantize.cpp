@@ -79,11 +79,6 @@ Layouts op::Dequantize::infer(Inputs in) const {
   detail::check_dequantized(kName, dtype);
   return {Layout::contiguous(in[0].shape(), dtype, in[0].device())};
 }
-OpWork op::Int8Linear::work(Bufs in, Bufs out) const {
-  OpWork w = Op::work(in, out);
-  w.multiply_adds = double(out[0].numel()) * double(in[1].size(1));
-  return w;
-}
 Layouts op::Int8Linear::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
   check_codes(kName, x);

@@ -167,11 +167,6 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
   for (size_t i = 0; i < updated * n + inserted; ++i) l.emplace_back(contiguous_like(in[i]));
   return l;
 }
-// Work of a step that does not read old copies.
-OpWork without_old_copies(OpWork w, Bufs in, std::span<const uint32_t> copied) {
-  for (const uint32_t i : copied) w.read -= in[i].numel() * int64_t(sizeof(bf16));
-  return w;
-}
 }  // namespace
 
 Layouts op::SquareSums::infer(Inputs in) const {
@@ -220,7 +215,6 @@ op::StepParts::StepParts(std::span<const int64_t> first, Places copied, Places s
 Layouts op::AdamWStep::infer(Inputs in) const {
   return updates(kName, kAdamW, kMoments, tensors(), in, copied, first, split);
 }
-OpWork op::AdamWStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
 namespace {
 // Overrides per tensor, all set; streams for bf16 moments.
 std::vector<AdamWOverrides> adamw_numbers(std::string_view op, std::span<const AdamWOverrides> each, Inputs w, Inputs m,
@@ -282,10 +276,8 @@ Tensor detail::join_weight(const SplitTensor& s) {
   return tensor(x, s.high.shape());
 }
 
-OpWork op::AdamWProductStep::work(Bufs in, Bufs out) const {
-  OpWork w = Op::work(in, out);
-  w.multiply_adds = double(in[3].numel()) * double(in[4].numel() / std::max<int64_t>(in[4].size(0), 1));
-  return w;
+double op::AdamWProductStep::multiply_adds(Bufs in, Bufs) const {
+  return double(in[3].numel()) * double(in[4].numel() / std::max<int64_t>(in[4].size(0), 1));
 }
 Layouts op::AdamWProductStep::infer(Inputs in) const {
   const Tensor &w = in[0], &a = in[3], &b = in[4];
@@ -321,7 +313,6 @@ void detail::adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& 
 Layouts op::SgdStep::infer(Inputs in) const {
   return updates(kName, roles_of(o), updated(), tensors(), in, copied, first);
 }
-OpWork op::SgdStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
 void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
               Ref<OptimizerClock> count, bool counts) {
   constexpr auto kName = op::SgdStep::kName;

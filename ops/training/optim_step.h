@@ -108,6 +108,11 @@ template <class Self, class StepAttributes> struct StepOp : OpOf<Self>, StepAttr
   explicit StepOp(StepAttributes a) : StepAttributes(std::move(a)) {}
   OpPtr for_next_step(const Rng&) const override { return make_ref<Self>(this->next()); }
   void undo_step() const override { this->undo(); }
+  OpWork work(Bufs in, Bufs out) const override {  // copies are not read
+    OpWork w = Op::work(in, out);
+    for (const uint32_t i : this->copied) w.read -= in[i].numel() * int64_t(sizeof(bf16));
+    return w;
+  }
   Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
 };
 
@@ -145,7 +150,6 @@ struct AdamWStep : StepOp<AdamWStep, AdamWAttributes> {
   static constexpr auto kName = "adamw_step";
   using StepOp::StepOp;
   Layouts infer(Inputs) const override;
-  OpWork work(Bufs in, Bufs out) const override;
   void key(StructuralHash& k) const override { add_key(k, *this); }
 };
 /// One tensor, whose gradient is a GEMM that is not stored: (w, m, v, a, b[, norm]) -> (w, m, v), as AdamWStep with the
@@ -154,7 +158,7 @@ struct AdamWProductStep : StepOp<AdamWProductStep, AdamWAttributes> {
   static constexpr auto kName = "adamw_product_step";
   using StepOp::StepOp;
   Layouts infer(Inputs) const override;
-  OpWork work(Bufs in, Bufs out) const override;
+  double multiply_adds(Bufs in, Bufs out) const override;
   void key(StructuralHash& k) const override { add_key(k, *this); }
 };
 /// For n tensors, with momentum: (w_0 ... w_n-1, b_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., b_0 ..., copy_0
@@ -164,7 +168,6 @@ struct SgdStep : StepOp<SgdStep, StepAttributes<SgdOptions, SgdOverrides>> {
   using StepOp::StepOp;
   size_t updated() const { return o.momentum > 0 ? 2 : 1; }  ///< updated tensors of an entry
   Layouts infer(Inputs) const override;
-  OpWork work(Bufs in, Bufs out) const override;
   void key(StructuralHash& k) const override {
     k.add(o.momentum), k.add(o.dampening), k.add(o.nesterov), k.add(max_norm), k.add(o.skip_non_finite);
     for (const uint32_t i : copied) k.add(uint64_t(i));
