@@ -25,6 +25,22 @@ void check::index(std::string_view op, const Tensor& ids) {
   TG_CHECK(is_index(ids.dtype()), dtype, "[{}] indices must be i32 or i64, got {}. Use .to(DType::i64).", op, ids);
 }
 
+Shape check::linear(std::string_view op, const Tensor& x, const Tensor& weight, const Tensor* bias) {
+  ndim_at_least(op, x, 1);
+  TG_CHECK(weight.ndim() == 2, shape, "[{}] weight {} is no matrix. It must be (out, in).", op, weight);
+  const int64_t out = weight.shape()[0], in = weight.shape()[1];
+  TG_CHECK(x.shape().back() == in, shape,
+           "[{}] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last size ({}). Did "
+           "you pass the weight transposed?",
+           op, x, weight, x.shape().back(), in);
+  TG_CHECK(!bias || bias->shape() == Shape{out}, shape,
+           "[{}] bias is {}, weight is {}. The bias must have one element per row of the weight ({}).", op, *bias,
+           weight, out);
+  Shape y = x.shape();
+  y.back() = out;
+  return y;
+}
+
 Shape check::broadcast(std::string_view name, Inputs in) {
   Shape r = in[0].shape();
   for (const Tensor& x : in.subspan(1)) {

@@ -16,6 +16,9 @@ void ndim_at_least(std::string_view op, const Tensor& x, size_t n);
 /// ids are i32 or i64.
 void index(std::string_view op, const Tensor& ids);
 
+/// (..., out): x (..., in) times a transposed weight (out, in), plus a bias (out) unless null.
+Shape linear(std::string_view op, const Tensor& x, const Tensor& weight, const Tensor* bias);
+
 /// Shape that all inputs broadcast to: right-aligned, each size equal or 1.
 Shape broadcast(std::string_view op, Inputs);
 

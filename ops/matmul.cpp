@@ -81,24 +81,11 @@ Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions o) {
 }
 
 Layouts op::Linear::infer(Inputs in) const {
-  const Tensor &x = in[0], &w = in[1];
-  check::ndim_at_least(kName, x, 1);
-  TG_CHECK(w.ndim() == 2, shape, "[linear] weight {} is no matrix. It must be (out, in).", w);
-  TG_CHECK(x.shape().back() == w.shape()[1], shape,
-           "[linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last size ({}). "
-           "Did you pass the weight transposed?",
-           x, w, x.shape().back(), w.shape()[1]);
-  check::same_dtype(kName, x, w);
+  const Tensor& x = in[0];
+  const Shape y = check::linear(kName, x, in[1], in.size() > 2 ? &in[2] : nullptr);
+  for (const Tensor& t : in.subspan(1)) check::same_dtype(kName, x, t);
   check::computes(kName, x);
-  if (in.size() > 2) {
-    check::same_dtype(kName, x, in[2]);
-    TG_CHECK(in[2].shape() == Shape{w.shape()[0]}, shape,
-             "[linear] bias is {}, weight is {}. The bias must have one element per row of the weight ({}).", in[2], w,
-             w.shape()[0]);
-  }
-  Shape r = x.shape();
-  r.back() = w.shape()[0];
-  return {Layout::contiguous(r, unrounded && x.dtype() == DType::bf16 ? DType::f32 : x.dtype(), x.device())};
+  return {Layout::contiguous(y, unrounded && x.dtype() == DType::bf16 ? DType::f32 : x.dtype(), x.device())};
 }
 Tensors op::Linear::vjp(const Vjp& v) const {
   const Tensor g = v.grad().to(v.in_dtype(0));

@@ -37,24 +37,16 @@ Layouts op::DequantizeFp8::infer(Inputs in) const {
 Layouts op::Fp8Linear::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
   check_codes(kName, x, in[2]);
-  TG_CHECK(w.ndim() == 2, shape, "[fp8_linear] weight {} is no matrix. It must be (out, in).", w);
+  const Shape y = check::linear(kName, x, w, in.size() > 4 ? &in[4] : nullptr);
   check_codes(kName, w, in[3]);
-  TG_CHECK(x.shape().back() == w.shape()[1], shape,
-           "[fp8_linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last size "
-           "({}). Did you pass the weight transposed?",
-           x, w, x.shape().back(), w.shape()[1]);
   TG_CHECK(
       of_x != Fp8Format::e5m2 || of_weight != Fp8Format::e5m2, value,
       "[fp8_linear] x and weight are both e5m2, and GPUs cannot multiply e5m2 by e5m2. Quantise one of them as e4m3.");
   detail::check_dequantized(kName, dtype);
   if (in.size() > 4)
-    TG_CHECK(
-        in[4].shape() == Shape{w.shape()[0]} && in[4].dtype() == DType::f32, shape,
-        "[fp8_linear] bias is {}, weight is {}. The bias must be f32, with one element per row of the weight ({}).",
-        in[4], w, w.shape()[0]);
-  Shape s = x.shape();
-  s.back() = w.shape()[0];
-  return {Layout::contiguous(s, dtype, x.device())};
+    TG_CHECK(in[4].dtype() == DType::f32, dtype, "[{}] bias is {}. The op takes f32: use .to(DType::f32).", kName,
+             in[4]);
+  return {Layout::contiguous(y, dtype, x.device())};
 }
 // Every fp8 value is exact in f32, and so is the product of two.
 Tensors op::Fp8Linear::compose(Inputs in) const {

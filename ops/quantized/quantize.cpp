@@ -83,32 +83,20 @@ Layouts op::Int8Linear::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
   check_codes(kName, x);
   check_codes(kName, w);
-  check::ndim_at_least(kName, x, 1);
-  TG_CHECK(w.ndim() == 2, shape, "[int8_linear] weight {} is no matrix. It must be (out, in).", w);
-  const int64_t k = x.shape().back(), n = w.shape()[0];
-  TG_CHECK(k == w.shape()[1], shape,
-           "[int8_linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last size "
-           "({}). Did you pass the weight transposed?",
-           x, w, k, w.shape()[1]);
-  TG_CHECK(k <= kMostTerms, value,
+  const Shape y = check::linear(kName, x, w, in.size() > 4 ? &in[4] : nullptr);
+  TG_CHECK(w.size(1) <= kMostTerms, value,
            "[int8_linear] x is {}, and weight is {}: a sum of {} products of 8-bit integers may not fit in 32 bits. "
            "The last size must be at most {}. Split it, and add the results.",
-           x, w, k, kMostTerms);
+           x, w, w.size(1), kMostTerms);
   if (in.size() > 2) {
     check_absmax(kName, x, in[2]);
     check_absmax(kName, w, in[3]);
     detail::check_dequantized(kName, dtype);
   }
-  if (in.size() > 4) {
-    TG_CHECK(in[4].shape() == Shape{n}, shape,
-             "[int8_linear] bias is {}, weight is {}. The bias must have one element per row of the weight ({}).",
-             in[4], w, n);
-    TG_CHECK(in[4].dtype() == DType::f32, dtype, "[int8_linear] bias is {}. The op takes f32: use .to(DType::f32).",
+  if (in.size() > 4)
+    TG_CHECK(in[4].dtype() == DType::f32, dtype, "[{}] bias is {}. The op takes f32: use .to(DType::f32).", kName,
              in[4]);
-  }
-  Shape s = x.shape();
-  s.back() = n;
-  return {Layout::contiguous(s, dtype, x.device())};
+  return {Layout::contiguous(y, dtype, x.device())};
 }
 
 Quantized quantize_rowwise(const Tensor& x, DType absmax_dtype) {

@@ -21,23 +21,11 @@ Quantized detail::quantize_weight(const Tensor& weight, SwitchBackMode mode) {
 Layouts op::SwitchBack::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
   for (const Tensor& t : in) detail::check_quantizable(kName, t);
-  check::ndim_at_least(kName, x, 1);
-  TG_CHECK(w.ndim() == 2, shape, "[switchback_linear] weight {} is no matrix. It must be (out, in).", w);
-  TG_CHECK(x.shape().back() == w.shape()[1], shape,
-           "[switchback_linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last "
-           "size ({}). Did you pass the weight transposed?",
-           x, w, x.shape().back(), w.shape()[1]);
-  if (in.size() > 2)
-    TG_CHECK(in[2].shape() == Shape{w.shape()[0]}, shape,
-             "[switchback_linear] bias is {}, weight is {}. The bias must have one element per row of the weight ({}).",
-             in[2], w, w.shape()[0]);
-  Shape y = x.shape();
-  y.back() = w.shape()[0];
+  const Shape y = check::linear(kName, x, w, in.size() > 2 ? &in[2] : nullptr);
   Layouts r{Layout::contiguous(y, x.dtype(), x.device())};
   if (mode == SwitchBackMode::memory_efficient) {
-    const Shape rows(x.shape().begin(), x.shape().end() - 1);
     r.emplace_back(Layout::contiguous(x.shape(), DType::i8, x.device()));
-    r.emplace_back(Layout::contiguous(rows, DType::f32, x.device()));
+    r.emplace_back(Layout::contiguous(detail::without_last(x.shape()), DType::f32, x.device()));
     r.emplace_back(Layout::contiguous(w.shape(), DType::i8, x.device()));
     r.emplace_back(Layout::contiguous({1}, DType::f32, x.device()));
   }
