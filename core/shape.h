@@ -53,6 +53,12 @@ class Dims {
     for (size_t i = at + 1; i < n_; ++i) v_[i - 1] = v_[i];
     --n_;
   }
+  Dims without_last() const { return Dims(begin(), end() - 1); }
+  Dims followed_by(int64_t x) const {
+    Dims d = *this;
+    d.push_back(x);
+    return d;
+  }
   bool operator==(const Dims& o) const { return n_ == o.n_ && std::equal(begin(), end(), o.begin()); }
   /// Product of all numbers; 1 without numbers.
   int64_t product() const {

@@ -36,9 +36,7 @@ Shape check::linear(std::string_view op, const Tensor& x, const Tensor& weight, 
   TG_CHECK(!bias || bias->shape() == Shape{out}, shape,
            "[{}] bias is {}, weight is {}. The bias must have one element per row of the weight ({}).", op, *bias,
            weight, out);
-  Shape y = x.shape();
-  y.back() = out;
-  return y;
+  return x.shape().without_last().followed_by(out);
 }
 
 Shape check::broadcast(std::string_view name, Inputs in) {

@@ -101,8 +101,7 @@ Tensor permute(const Tensor& x, const Dims& order) {
 Tensor unsqueeze(const Tensor& x, int64_t dim) {
   const auto n = int64_t(x.ndim()) + 1;
   TG_CHECK(dim >= -n && dim < n, shape, "[unsqueeze] dim is {}, and the result of {} has {} dimensions.", dim, x, n);
-  Shape s = x.shape();
-  s.push_back(1);
+  Shape s = x.shape().followed_by(1);
   std::rotate(s.begin() + (dim < 0 ? dim + n : dim), s.end() - 1, s.end());
   return reshape(x, s);
 }
@@ -307,8 +306,7 @@ Tensor all(const Tensor& mask) { return logical_not(any(logical_not(mask))); }
 Tensor one_hot(const Tensor& indices, int64_t classes, DType d) {
   TG_CHECK(is_index(indices.dtype()), dtype, "[one_hot] the indices are {}. They must be i64 or i32.", indices);
   TG_CHECK(classes >= 0, value, "[one_hot] classes is {}. It must be 0 or more.", classes);
-  Shape s = indices.shape();
-  s.push_back(classes);
+  const Shape s = indices.shape().followed_by(classes);
   const Tensor at = unsqueeze(indices, -1);
   return scatter_add(zeros(s, d, indices.device()), -1, at, ones(at.shape(), d, indices.device()));
 }

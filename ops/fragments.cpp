@@ -25,13 +25,11 @@ Layouts op::FragmentWeights::infer(Inputs in) const {
       x.shape().back() == s.numel(), shape,
       "[fragment_weights] x is {}, selector is {}. x's last size ({}) must be the size of all fragments, {} times {}.",
       x, s, x.shape().back(), s.size(0), s.size(1));
-  Shape r = x.shape();
-  r.back() = s.size(0);
-  return {Layout::contiguous(r, x.dtype(), x.device())};
+  return {Layout::contiguous(x.shape().without_last().followed_by(s.size(0)), x.dtype(), x.device())};
 }
 Tensors op::FragmentWeights::vjp(const Vjp& v) const {
   const Shape &xs = v.in_shape(0), &ss = v.in_shape(1);
-  const int64_t rows = Shape(xs.begin(), xs.end() - 1).product();
+  const int64_t rows = xs.without_last().product();
   const Tensor dz = reshape(emit1(stateless<op::SoftmaxGrad>(), {v.out(0), v.grad()}), {rows, ss[0], 1});
   return {v.wants(0) ? reshape(dz * v.in(1), xs) : Tensor(),
           v.wants(1) ? sum(dz * reshape(v.in(0), {rows, ss[0], ss[1]}), {0}) : Tensor()};

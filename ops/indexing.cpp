@@ -146,9 +146,7 @@ Layouts op::Embedding::infer(Inputs in) const {
   check::index(kName, ids);
   TG_CHECK(table.ndim() == 2, shape, "[embedding] table {} is no matrix. It must be (V, C): one row per id.", table);
   check::computes(kName, table);
-  Shape s = ids.shape();
-  s.push_back(table.shape()[1]);
-  return {Layout::contiguous(s, table.dtype(), table.device())};
+  return {Layout::contiguous(ids.shape().followed_by(table.shape()[1]), table.dtype(), table.device())};
 }
 Tensors op::Embedding::vjp(const Vjp& v) const {
   const Tensor ids = v.in(0);

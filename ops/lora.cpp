@@ -10,10 +10,6 @@
 #include <cmath>
 
 namespace tg {
-namespace {
-int64_t rows_of(const Shape& s) { return Shape(s.begin(), s.end() - 1).product(); }
-}  // namespace
-
 double op::Lora::multiply_adds(Bufs in, Bufs out) const {
   return double(out[1].numel()) * double(in[1].size(0)) + double(out[0].numel()) * double(in[2].size(0));
 }
@@ -28,42 +24,35 @@ Layouts op::Lora::infer(Inputs in) const {
            "[lora] x is {} and a is {}. x's last size ({}) must equal a's first ({}): a is (in, r).", x, a,
            x.shape().back(), a.size(0));
   TG_CHECK(std::isfinite(scale), value, "[lora] scale is {}. It must be finite.", scale);
-  Shape y = x.shape();
-  y.back() = b.size(1);
+  const Shape y = x.shape().without_last().followed_by(b.size(1));
   if (in.size() > 3)
     TG_CHECK(in[3].shape() == y, shape, "[lora] base is {}, and x {} gives {}. Their shapes must be equal.", in[3], x,
              y);
   return {Layout::contiguous(y, x.dtype(), x.device()),
-          Layout::contiguous({rows_of(x.shape()), a.size(1)}, x.dtype(), x.device())};
+          Layout::contiguous({x.shape().without_last().product(), a.size(1)}, x.dtype(), x.device())};
 }
 Tensors op::Lora::vjp(const Vjp& v) const {
-  const Shape& xs = v.in_shape(0);
-  const int64_t rows = rows_of(xs);
   constexpr MatmulOptions plain{.precision = MatmulPrecision::highest},
       by_transposed{.trans_b = true, .precision = plain.precision},
       transposed{.trans_a = true, .precision = plain.precision};
   const Tensor &dy = v.grad(0), &dh_alone = v.grad(1);  // dh_alone: in second derivatives
   Tensor g, dh;                                         // (T, out), (T, r)
-  if (dy) g = reshape(dy, {rows, v.in_shape(2)[1]});
+  if (dy) g = detail::as_rows(dy);
   if (v.wants(0) || v.wants(1)) {
     if (dy) dh = matmul(g, v.in(2), by_transposed) * scale;
     if (dh_alone) dh = dh ? dh + dh_alone : dh_alone;
   }
   Tensors r;
-  r.emplace_back(v.wants(0) && dh ? reshape(matmul(dh, v.in(1), by_transposed), xs) : Tensor());
-  r.emplace_back(v.wants(1) && dh ? matmul(reshape(v.in(0), {rows, xs.back()}), dh, transposed) : Tensor());
+  r.emplace_back(v.wants(0) && dh ? reshape(matmul(dh, v.in(1), by_transposed), v.in_shape(0)) : Tensor());
+  r.emplace_back(v.wants(1) && dh ? matmul(detail::as_rows(v.in(0)), dh, transposed) : Tensor());
   r.emplace_back(v.wants(2) && dy ? matmul(v.out(1) * scale, g, transposed) : Tensor());
   if (v.inputs() > 3) r.emplace_back(v.wants(3) ? dy : Tensor());
   return r;
 }
 Tensors op::Lora::compose(Inputs in) const {
-  const Shape& xs = in[0].shape();
-  const Tensor x = reshape(in[0], {rows_of(xs), xs.back()});
-  const Tensor h = matmul(x, in[1]);    // (T, r)
-  Tensor y = matmul(h * scale, in[2]);  // (T, out)
-  Shape shape = xs;
-  shape.back() = in[2].size(1);
-  y = reshape(y, shape);
+  const Tensor h = matmul(detail::as_rows(in[0]), in[1]);  // (T, r)
+  const Shape shape = in[0].shape().without_last().followed_by(in[2].size(1));
+  const Tensor y = reshape(matmul(h * scale, in[2]), shape);
   return {in.size() > 3 ? in[3] + y : y, h};
 }
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base) {

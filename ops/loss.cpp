@@ -2,6 +2,7 @@
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/comparison.h>
+#include <tapegrad/ops/composed.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/loss.h>
@@ -20,7 +21,7 @@ Layouts op::CrossEntropy::infer(Inputs in) const {
   check::computes(kName, logits);
   check::index(kName, targets);
   const Shape& s = logits.shape();
-  const Shape rows(s.begin(), s.end() - 1);
+  const Shape rows = s.without_last();
   Shape second = s;  // drops classes in dimension 1, as in PyTorch
   if (s.size() > 2) second.erase(1);
   TG_CHECK(targets.shape() == rows, shape,
@@ -47,8 +48,6 @@ Layouts op::CrossEntropyGrad::infer(Inputs in) const { return {contiguous_like(i
 Tensors op::CrossEntropyGrad::compose(Inputs in) const {
   const Tensor x = widened(in[0]), dloss = in[3];
   const Shape& rows = in[1].shape();
-  Shape column = rows;
-  column.push_back(1);
   Tensor targets = in[1].to(DType::i64), w = expand(dloss, rows);
   if (o.reduction == Reduction::mean && !o.ignore_index) w = w / double(rows.product());
   if (o.ignore_index) {  // ignored rows get weight 0, target class 0
@@ -56,10 +55,10 @@ Tensors op::CrossEntropyGrad::compose(Inputs in) const {
     targets = where(kept, targets, 0.0);
     w = w * (o.reduction == Reduction::mean ? one / sum(one) : one);
   }
-  const Tensor one_hot = scatter_add(zeros(x.shape(), x.dtype(), x.device()), -1, reshape(targets, column),
-                                     ones(column, x.dtype(), x.device()));
+  const Tensor one_hot = scatter_add(zeros(x.shape(), x.dtype(), x.device()), -1, unsqueeze(targets, -1),
+                                     ones(rows.followed_by(1), x.dtype(), x.device()));
   const double s = o.label_smoothing, even = s / double(std::max<int64_t>(1, x.shape().back()));
-  return {(reshape(w, column) * (softmax(x) - (one_hot * (1 - s) + even))).to(in[0].dtype())};
+  return {(unsqueeze(w, -1) * (softmax(x) - (one_hot * (1 - s) + even))).to(in[0].dtype())};
 }
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions o) {
   return emit1(make_ref<op::CrossEntropy>(o), {logits, targets});

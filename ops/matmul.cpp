@@ -65,9 +65,8 @@ Tensors op::Matmul::vjp(const Vjp& v) const {
     Tensor a = v.in(0), g = dy;
     // One b: one GEMM sums its gradient over all rows.
     if (!ta && v.in_shape(1).size() == 2 && a.ndim() > 2) {
-      const int64_t rows = Shape(a.shape().begin(), a.shape().end() - 1).product();
-      a = reshape(a, {rows, a.shape().back()});
-      g = reshape(g, {rows, g.shape().back()});
+      a = detail::as_rows(a);
+      g = detail::as_rows(g);
     }
     db = tb ? matmul(g, a, {true, ta, how}) : matmul(a, g, {!ta, false, how});
   }
@@ -88,13 +87,10 @@ Layouts op::Linear::infer(Inputs in) const {
   return {Layout::contiguous(y, unrounded && x.dtype() == DType::bf16 ? DType::f32 : x.dtype(), x.device())};
 }
 Tensors op::Linear::vjp(const Vjp& v) const {
-  const Tensor g = v.grad().to(v.in_dtype(0));
-  const Shape &xs = v.in_shape(0), &ws = v.in_shape(1);
-  const int64_t rows = Shape(xs.begin(), xs.end() - 1).product();
-  const Tensor flat = reshape(g, {rows, ws[0]});
+  const Tensor flat = detail::as_rows(v.grad().to(v.in_dtype(0)));
   Tensors r;
-  r.emplace_back(v.wants(0) ? reshape(matmul(flat, v.in(1), {.precision = precision}), xs) : Tensor());
-  r.emplace_back(v.wants(1) ? matmul(flat, reshape(v.in(0), {rows, ws[1]}), {.trans_a = true, .precision = precision})
+  r.emplace_back(v.wants(0) ? reshape(matmul(flat, v.in(1), {.precision = precision}), v.in_shape(0)) : Tensor());
+  r.emplace_back(v.wants(1) ? matmul(flat, detail::as_rows(v.in(0)), {.trans_a = true, .precision = precision})
                             : Tensor());
   if (v.inputs() > 2) r.emplace_back(v.wants(2) ? sum(flat, {0}) : Tensor());
   return r;

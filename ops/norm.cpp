@@ -1,6 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/ops/check.h>
+#include <tapegrad/ops/composed.h>
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
@@ -11,9 +12,7 @@
 namespace tg {
 namespace {
 Layout statistic(const Tensor& x) {
-  const Shape& s = x.shape();
-  return Layout::contiguous(Shape(s.begin(), s.end() - 1), x.dtype() == DType::f64 ? DType::f64 : DType::f32,
-                            x.device());
+  return Layout::contiguous(x.shape().without_last(), x.dtype() == DType::f64 ? DType::f64 : DType::f32, x.device());
 }
 
 template <class Op> Layouts infer_norm(const Op& op, Inputs in) {
@@ -54,20 +53,15 @@ Layouts gradients(const Tensor& dy, const Tensor& x, op::NormWants wants) {
   if (wants.dr) l.emplace_back(contiguous_like(dy));
   return l;
 }
-Tensor as_column(const Tensor& statistic) {  // (...) -> (..., 1)
-  Shape s = statistic.shape();
-  s.push_back(1);
-  return reshape(statistic, s);
-}
 // Kernel's formulas by plain ops.
 template <class Op> Tensors composed(const Op& op, Inputs in) {
   const op::NormWants& wants = op.wants;
   const size_t at_ds = Op::kCentred ? 4 : 3, at_weight = at_ds + size_t(op.has_ds);
   const DType to = in[1].dtype();
-  const Tensor dy = widened(in[0]), rstd = as_column(in[at_ds - 1]);
+  const Tensor dy = widened(in[0]), rstd = unsqueeze(in[at_ds - 1], -1);
   const Tensor weight = in.size() > at_weight ? widened(in[at_weight]) : Tensor();
   Tensor centred = widened(in[1]);
-  if (Op::kCentred) centred = centred - as_column(in[2]);
+  if (Op::kCentred) centred = centred - unsqueeze(in[2], -1);
   const auto n = double(std::max<int64_t>(1, dy.shape().back()));
   const Shape column{dy.shape().back()};
   const Tensor h = centred * rstd;
@@ -89,9 +83,9 @@ template <class Op> Tensors composed(const Op& op, Inputs in) {
 Tensor through_statistics(const Tensor& centred, const Tensor& rstd, const Tensor& dmean, const Tensor& drstd) {
   const auto n = double(centred.shape().back());
   Tensor dx;
-  if (drstd) dx = centred * (rstd * rstd * rstd * as_column(drstd) / -n);
+  if (drstd) dx = centred * (rstd * rstd * rstd * unsqueeze(drstd, -1) / -n);
   if (!dmean) return dx;
-  const Tensor even = expand(as_column(dmean) / n, centred.shape());
+  const Tensor even = expand(unsqueeze(dmean, -1) / n, centred.shape());
   return dx ? dx + even : even;
 }
 // vjp() of norms. Inputs are x, or x and r, whose sum is output 1; then weight and bias. The statistics are the last
@@ -121,8 +115,8 @@ template <class Op> Tensors norm_vjp(const Vjp& v) {
   }
   const Tensor dmean = Op::kCentred ? v.grad(kMean) : Tensor(), drstd = v.grad(kRstd);
   if (w.dx && (dmean || drstd)) {
-    const Tensor centred = Op::kCentred ? widened(x()) - as_column(v.out(kMean)) : widened(x());
-    const Tensor more = through_statistics(centred, as_column(v.out(kRstd)), dmean, drstd).to(v.in_dtype(0));
+    const Tensor centred = Op::kCentred ? widened(x()) - unsqueeze(v.out(kMean), -1) : widened(x());
+    const Tensor more = through_statistics(centred, unsqueeze(v.out(kRstd), -1), dmean, drstd).to(v.in_dtype(0));
     dx = dx ? dx + more : more, dr = {};
   }
   if (w.dr && dx && !dr) dr = dx.to(v.in_dtype(1));

@@ -55,11 +55,7 @@ OpPtr low_rank(const Op* scaled, const Op* outer, const Op* inner, LayoutsIn in)
   const Shape &x = in[0]->shape, &a = in[1]->shape, &b = in[2]->shape;
   const bool based = in.size() > 3, fits = a.size() == 2 && b.size() == 2 && a[1] <= kLargestRank;
   if (!plain(outer) || !plain(inner) || !fits) return nullptr;
-  if (based) {  // not broadcast
-    Shape y = x;
-    y.back() = b[1];
-    if (in[3]->shape != y) return nullptr;
-  }
+  if (based && in[3]->shape != x.without_last().followed_by(b[1])) return nullptr;  // broadcast
   return make_ref<op::Lora>(static_cast<const op::BinaryScalar<op::Mul>*>(scaled)->s);
 }
 const Pattern kProductOfX = made_by<op::Matmul>({kAny, kAny});

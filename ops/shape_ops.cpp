@@ -146,6 +146,7 @@ Tensor reshape(const Tensor& x, const Shape& to) {
   if (view_strides(x.layout(), s, strides)) return emit1(make_ref<op::Reshape>(s, strides), {x});
   return emit1(make_ref<op::Reshape>(s, Layout::contiguous(s, x.dtype()).strides), {x.contiguous()});
 }
+Tensor detail::as_rows(const Tensor& x) { return reshape(x, {x.shape().without_last().product(), x.shape().back()}); }
 Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
   check::ndim_at_least("transpose", x, 2);
   return emit1(make_ref<op::Transpose>(detail::normal_dim("transpose", a, x.shape()),

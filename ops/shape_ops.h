@@ -101,4 +101,9 @@ Tensor expand(const Tensor& x, const Shape& to);
 /// Concatenation along dim. At least one tensor; dtypes are equal, and sizes except along dim.
 Tensor concat(Inputs, int64_t dim = 0);
 
+namespace detail {
+/// x (..., n) as a matrix: (rows, n).
+Tensor as_rows(const Tensor& x);
+}  // namespace detail
+
 }  // namespace tg

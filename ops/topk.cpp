@@ -30,8 +30,7 @@ Layouts op::SelectTopK::infer(Inputs in) const {
   TG_CHECK(k >= 1 && k <= x.shape().back(), value,
            "[topk] k is {}, the rows of {} have {} elements. It must be in [1, {}].", k, x, x.shape().back(),
            x.shape().back());
-  Shape s = x.shape();
-  s.back() = k;
+  const Shape s = x.shape().without_last().followed_by(k);
   return {Layout::contiguous(s, x.dtype(), x.device()), Layout::contiguous(s, DType::i64, x.device())};
 }
 Tensors op::SelectTopK::vjp(const Vjp& v) const {

@@ -81,9 +81,7 @@ void check_elements(Bufs in, const Buf& out) {
 }
 void check_rows(Bufs in, const Buf& out) {
   check_computed("for_each_row", in, out);
-  const auto rows = [](const Buf& b) {
-    return b.shape().empty() ? -1 : Shape(b.shape().begin(), b.shape().end() - 1).product();
-  };
+  const auto rows = [](const Buf& b) { return b.shape().empty() ? -1 : b.shape().without_last().product(); };
   for (const Buf& b : in)
     TG_CHECK(rows(b) == rows(out) && rows(b) >= 0, shape,
              "[{}] for_each_row gets an input {} and an output {}. Both need a last dimension, and the same number "

@@ -69,9 +69,8 @@ Layouts op::BlockRows::infer(Inputs in) const {
   check::index(kName, in[0]);
   TG_CHECK(dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16, dtype,
            "[block_rows] cannot return {}. Use f64, f32 or bf16.", dtype);
-  Shape s = in[0].shape();
-  s.push_back(shape_of(kName, formats, in.subspan(1))[1]);
-  return {Layout::contiguous(s, dtype, in[0].device())};
+  const Shape rows = in[0].shape().followed_by(shape_of(kName, formats, in.subspan(1))[1]);
+  return {Layout::contiguous(rows, dtype, in[0].device())};
 }
 OpWork op::BlockRows::work(Bufs in, Bufs out) const {  // counts the gathered rows as if of part 0
   OpWork w = Op::work(in.first(1), out);
@@ -95,9 +94,8 @@ template <bool kGrad> Layouts op::BlockProduct<kGrad>::infer(Inputs in) const {
              "[{}] bias is {}, weight is {}. The bias must have one element per row of the weight ({}).", kName, bias,
              w, w[0]);
   }
-  Shape s = x.shape();
-  s.back() = w[kGrad];
-  return {Layout::contiguous(s, unrounded ? DType::f32 : x.dtype(), x.device())};
+  const Shape y = x.shape().without_last().followed_by(w[kGrad]);
+  return {Layout::contiguous(y, unrounded ? DType::f32 : x.dtype(), x.device())};
 }
 template <bool kGrad> Mask op::BlockProduct<kGrad>::saves_in(Mask tracked) const {
   Mask m = 0;
@@ -112,10 +110,8 @@ template <bool kGrad> Tensors op::BlockProduct<kGrad>::vjp(const Vjp& v) const {
     for (size_t i = 0; i < formats.size(); ++i) in.push_back(v.in(i + 1));
     r[0] = emit1(make_ref<BlockProduct<!kGrad>>(formats, precision), in);
   }
-  if (const size_t bias = 1 + formats.size(); v.inputs() > bias && v.wants(bias)) {
-    const Shape& s = v.grad().shape();
-    r[bias] = sum(reshape(v.grad(), {Shape(s.begin(), s.end() - 1).product(), s.back()}), {0});
-  }
+  if (const size_t bias = 1 + formats.size(); v.inputs() > bias && v.wants(bias))
+    r[bias] = sum(detail::as_rows(v.grad()), {0});
   return r;
 }
 template <bool kGrad> void op::BlockProduct<kGrad>::key(StructuralHash& k) const {

@@ -14,7 +14,7 @@ void check_codes(std::string_view op, const Tensor& codes, const Tensor& absmax)
   TG_CHECK(codes.dtype() == DType::u8, dtype, "[{}] got codes {}. They must be u8: quantize_fp8() makes them.", op,
            codes);
   check::ndim_at_least(op, codes, 1);
-  TG_CHECK(absmax.dtype() == DType::f32 && absmax.shape() == detail::without_last(codes.shape()), shape,
+  TG_CHECK(absmax.dtype() == DType::f32 && absmax.shape() == codes.shape().without_last(), shape,
            "[{}] the codes are {}, and absmax is {}. It must be f32, with one element for each row.", op, codes,
            absmax);
 }
@@ -27,7 +27,7 @@ Layouts op::QuantizeFp8::infer(Inputs in) const {
   detail::check_quantizable(kName, x);
   check::ndim_at_least(kName, x, 1);
   return {Layout::contiguous(x.shape(), DType::u8, x.device()),
-          Layout::contiguous(detail::without_last(x.shape()), DType::f32, x.device())};
+          Layout::contiguous(x.shape().without_last(), DType::f32, x.device())};
 }
 Layouts op::DequantizeFp8::infer(Inputs in) const {
   check_codes(kName, in[0], in[1]);

@@ -20,7 +20,5 @@ template <class F> void visit_quantizable(DType d, F&& f) {
   else
     f.template operator()<f16>();
 }
-/// One number per row.
-inline Shape without_last(const Shape& s) { return Shape(s.begin(), s.end() - 1); }
 
 }  // namespace tg::detail

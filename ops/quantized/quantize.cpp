@@ -28,7 +28,7 @@ void check_codes(std::string_view op, const Tensor& x) {
 void check_absmax(std::string_view op, const Tensor& codes, const Tensor& absmax) {
   TG_CHECK(absmax.dtype() == DType::f32, dtype, "[{}] got absmax {}. The op takes f32: use .to(DType::f32).", op,
            absmax);
-  TG_CHECK(absmax.shape() == Shape{1} || absmax.shape() == detail::without_last(codes.shape()), shape,
+  TG_CHECK(absmax.shape() == Shape{1} || absmax.shape() == codes.shape().without_last(), shape,
            "[{}] the codes are {}, and absmax is {}. It must have one element for each row, or one for all: (1).", op,
            codes, absmax);
 }
@@ -58,8 +58,8 @@ Error detail::not_quantized(std::string_view op, const Layout& x, int64_t positi
 Layouts op::QuantizeRowwise::infer(Inputs in) const {
   check_input(kName, in[0], absmax_dtype);
   check::ndim_at_least(kName, in[0], 1);
-  const Shape& s = in[0].shape();
-  return {codes_like(in[0], s), Layout::contiguous(detail::without_last(s), absmax_dtype, in[0].device())};
+  return {codes_like(in[0], in[0].shape()),
+          Layout::contiguous(in[0].shape().without_last(), absmax_dtype, in[0].device())};
 }
 Layouts op::QuantizeGlobal::infer(Inputs in) const {
   check_input(kName, in[0], absmax_dtype);

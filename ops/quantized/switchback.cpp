@@ -25,7 +25,7 @@ Layouts op::SwitchBack::infer(Inputs in) const {
   Layouts r{Layout::contiguous(y, x.dtype(), x.device())};
   if (mode == SwitchBackMode::memory_efficient) {
     r.emplace_back(Layout::contiguous(x.shape(), DType::i8, x.device()));
-    r.emplace_back(Layout::contiguous(detail::without_last(x.shape()), DType::f32, x.device()));
+    r.emplace_back(Layout::contiguous(x.shape().without_last(), DType::f32, x.device()));
     r.emplace_back(Layout::contiguous(w.shape(), DType::i8, x.device()));
     r.emplace_back(Layout::contiguous({1}, DType::f32, x.device()));
   }
@@ -45,19 +45,17 @@ Tensors op::SwitchBack::compose(Inputs in) const {
 }
 Tensors op::SwitchBack::vjp(const Vjp& v) const {
   const bool lean = mode == SwitchBackMode::memory_efficient;
-  const Shape &xs = v.in_shape(0), &ws = v.in_shape(1);
-  const int64_t rows = Shape(xs.begin(), xs.end() - 1).product();
-  const Tensor g = reshape(v.grad(), {rows, ws[0]});
+  const Tensor g = detail::as_rows(v.grad());
   const auto computable = [](const Tensor& t) { return t.dtype() == DType::f16 ? t.to(DType::f32) : t; };
   Tensor dx, dw;
   if (v.wants(0)) {
     dx = lean ? int8_linear(quantize_rowwise(g), {transpose(v.out(3), 0, 1), v.out(4)}, {}, g.dtype())
               : emit1(make_ref<op::SwitchBack>(mode, true), {g, transpose(v.in(1), 0, 1)});
-    dx = reshape(dx, xs);
+    dx = reshape(dx, v.in_shape(0));
   }
   if (v.wants(1)) {
     const Tensor x = lean ? dequantize({v.out(1), v.out(2)}, g.dtype()) : v.in(0);
-    dw = matmul(computable(g), computable(reshape(x, {rows, ws[1]})), {.trans_a = true}).to(v.in_dtype(1));
+    dw = matmul(computable(g), computable(detail::as_rows(x)), {.trans_a = true}).to(v.in_dtype(1));
   }
   Tensors r{dx, dw};
   if (v.inputs() > 2) r.emplace_back(v.wants(2) ? sum(computable(g), {0}).to(v.in_dtype(2)) : Tensor());

@@ -42,8 +42,7 @@ Layouts op::SwitchBackMlp::infer(Inputs in) const {
   TG_CHECK(!bias || in[4].shape() == Shape{proj.shape()[0]}, shape,
            "[switchback_mlp] the second layer is {}, and its bias {}. The bias must have one element per row ({}).",
            proj, bias ? detail::describe(in[4]) : "none", proj.shape()[0]);
-  Shape y = h.shape;
-  y.back() = proj.shape()[0];
+  const Shape y = h.shape.without_last().followed_by(proj.shape()[0]);
   return {Layout::contiguous(y, in[0].dtype(), in[0].device()), h};
 }
 Tensors op::SwitchBackMlp::compose(Inputs in) const {
@@ -53,9 +52,7 @@ Tensors op::SwitchBackMlp::compose(Inputs in) const {
   return {int8_linear(gelu_quantize_rowwise(h, by_tanh), detail::quantize_weight(in[2], mode), bias(4), t), h};
 }
 Tensors op::SwitchBackMlp::vjp(const Vjp& v) const {
-  const Shape &xs = v.in_shape(0), &hs = v.in_shape(1), &ys = v.in_shape(2);
-  const int64_t rows = Shape(xs.begin(), xs.end() - 1).product();
-  const Tensor x = reshape(v.in(0), {rows, xs.back()}), h = reshape(v.out(1), {rows, hs[0]});
+  const Tensor x = detail::as_rows(v.in(0)), h = detail::as_rows(v.out(1));
   const auto weight_gradient = [&](const Tensor& g, const Tensor& of, size_t i) {
     return v.wants(i) ? matmul(g, of, {.trans_a = true}).to(v.in_dtype(i)) : Tensor();
   };
@@ -64,18 +61,18 @@ Tensors op::SwitchBackMlp::vjp(const Vjp& v) const {
   };
   Tensor dh, proj, proj_bias;
   if (v.grad(0)) {
-    const Tensor g = reshape(v.grad(0), {rows, ys[0]});
+    const Tensor g = detail::as_rows(v.grad(0));
     const Tensor da = emit1(make_ref<SwitchBack>(mode, true), {g, transpose(v.in(2), 0, 1)});
     dh = emit1(by_tanh ? stateless<UnaryGrad<GeluTanh>>() : stateless<UnaryGrad<Gelu>>(), {h, da});
     if (v.wants(2)) proj = weight_gradient(g, gelu_of(h, by_tanh), 2);
     proj_bias = bias_gradient(g, 4);
   }
   if (v.grad(1)) {  // second derivatives
-    const Tensor more = reshape(v.grad(1), {rows, hs[0]});
+    const Tensor more = detail::as_rows(v.grad(1));
     dh = dh ? dh + more : more;
   }
   Tensor dx;
-  if (v.wants(0)) dx = reshape(emit1(make_ref<SwitchBack>(mode, true), {dh, transpose(v.in(1), 0, 1)}), xs);
+  if (v.wants(0)) dx = reshape(emit1(make_ref<SwitchBack>(mode, true), {dh, transpose(v.in(1), 0, 1)}), v.in_shape(0));
   Tensors r{dx, weight_gradient(dh, x, 1), proj};
   if (v.inputs() > 3) r.emplace_back(bias_gradient(dh, 3)), r.emplace_back(proj_bias);
   return r;
