@@ -389,5 +389,11 @@ template <class Self> struct ViewOp : OpOf<Self> {
   static constexpr bool kView = true;
   Traits traits() const override { return {.kind = OpKind::view}; }
 };
+/// Base of ops that sum products over input 0's last dimension.
+template <class Self> struct ProductOp : OpOf<Self> {
+  double multiply_adds(Bufs in, Bufs out) const override {
+    return double(out[0].numel()) * double(in[0].shape().back());
+  }
+};
 
 }  // namespace tg

@@ -235,7 +235,6 @@ Tensors op::SelfAttention::vjp(const Vjp& v) const {
   for (size_t i = 1; i < v.inputs(); ++i) r.emplace_back();
   return r;
 }
-Layouts op::SelfAttentionGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors op::SelfAttentionGrad::compose(Inputs in) const {
   const auto in_heads = [](const Tensor& x) { return transpose(x, 1, 2); };
   const int64_t heads = in[0].size(2) - 2 * kv_heads;

@@ -93,7 +93,7 @@ struct SelfAttentionGrad : AttentionOp<SelfAttentionGrad> {
   static constexpr auto kName = "self_attention_grad";
   static constexpr double kProducts = AttentionGrad::kProducts;
   using AttentionOp::AttentionOp;
-  Layouts infer(Inputs) const override;
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Tensors compose(Inputs) const override;
 };
 }  // namespace op

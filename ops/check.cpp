@@ -21,6 +21,11 @@ void check::ndim_at_least(std::string_view op, const Tensor& x, size_t n) {
   TG_CHECK(x.ndim() >= n, shape, "[{}] needs {} dimension(s) or more, got {}. Add sizes of 1 with reshape().", op, n,
            x);
 }
+size_t check::dim(std::string_view op, const Tensor& x, int64_t dim) {
+  TG_CHECK(x, value, "[{}] input 0 is an empty tensor{}", op, detail::about_empty());
+  ndim_at_least(op, x, 1);
+  return detail::normal_dim(op, dim, x.shape());
+}
 void check::index(std::string_view op, const Tensor& ids) {
   TG_CHECK(is_index(ids.dtype()), dtype, "[{}] indices must be i32 or i64, got {}. Use .to(DType::i64).", op, ids);
 }

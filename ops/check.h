@@ -13,6 +13,8 @@ void number(std::string_view op, const Tensor& x);
 void same_dtype(std::string_view op, const Tensor& a, const Tensor& b);
 /// x has n dimensions or more.
 void ndim_at_least(std::string_view op, const Tensor& x, size_t n);
+/// `dim` from 0; negative ones count from the end. x has a value.
+size_t dim(std::string_view op, const Tensor& x, int64_t dim);
 /// ids are i32 or i64.
 void index(std::string_view op, const Tensor& ids);
 

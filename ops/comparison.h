@@ -149,7 +149,7 @@ struct ClampGrad : OpOf<ClampGrad> {
   ClampOptions o;
   explicit ClampGrad(const ClampOptions& options) : o(options) {}
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(1)}; }
-  Layouts infer(Inputs) const override;
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[1])}; }
   Expression expression() const override { return detail::with_bounds("op::ClampFn::df($0, #0, #1, $1)", o); }
   Tensors compose(Inputs) const override;
   void key(StructuralHash&) const override;

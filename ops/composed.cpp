@@ -82,7 +82,7 @@ void check_mask(std::string_view op, const Tensor& x) {
 Tensor permute(const Tensor& x, const Dims& order) {
   const size_t n = x.ndim();
   std::vector<size_t> at;  // source dimension of each dimension
-  for (const int64_t d : order) at.push_back(detail::normal_dim("permute", d, x.shape()));
+  for (const int64_t d : order) at.push_back(check::dim("permute", x, d));
   std::vector<size_t> sorted = at;
   std::ranges::sort(sorted);
   TG_CHECK(at.size() == n && std::ranges::adjacent_find(sorted) == sorted.end(), shape,
@@ -106,7 +106,7 @@ Tensor unsqueeze(const Tensor& x, int64_t dim) {
   return reshape(x, s);
 }
 Tensor squeeze(const Tensor& x, int64_t dim) {
-  const size_t d = detail::normal_dim("squeeze", dim, x.shape());
+  const size_t d = check::dim("squeeze", x, dim);
   TG_CHECK(x.shape()[d] == 1, shape,
            "[squeeze] dimension {} of {} has size {}. Only a dimension of size 1 can be removed.", dim, x,
            x.shape()[d]);
@@ -117,7 +117,7 @@ Tensor squeeze(const Tensor& x, int64_t dim) {
 }
 Tensor flatten(const Tensor& x, int64_t first, int64_t last) {
   if (x.ndim() == 0) return reshape(x, {1});
-  const size_t a = detail::normal_dim("flatten", first, x.shape()), b = detail::normal_dim("flatten", last, x.shape());
+  const size_t a = check::dim("flatten", x, first), b = check::dim("flatten", x, last);
   TG_CHECK(a <= b, shape, "[flatten] first is {} and last {} of {}. The first dimension must come first.", first, last,
            x);
   Shape s;
@@ -157,7 +157,7 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop, int64_t 
   TG_CHECK(step >= 1, value, "[slice] step is {}. It must be 1 or more; flip() reverses.", step);
   Tensor part = slice(x, dim, start, stop);
   if (step == 1) return part;
-  const size_t d = detail::normal_dim("slice", dim, x.shape());
+  const size_t d = check::dim("slice", x, dim);
   const int64_t size = x.shape()[d], from = start < 0 ? start + size : start, some = part.shape()[d];
   const int64_t n = some / step + (some % step > 0);
   if (n <= 1) return slice(part, dim, 0, n);
@@ -173,7 +173,7 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop, int64_t 
   return squeeze(slice(reshape(part, steps), int64_t(d) + 1, first, first + 1), int64_t(d) + 1);
 }
 Tensors chunk(const Tensor& x, int64_t n, int64_t dim) {
-  const int64_t size = x.shape()[detail::normal_dim("chunk", dim, x.shape())];
+  const int64_t size = x.shape()[check::dim("chunk", x, dim)];
   TG_CHECK(n >= 1 && size % n == 0, value,
            "[chunk] dimension {} of {} has {} elements, which make no {} equal parts. The number of parts must be 1 or "
            "more and divide them; split() takes others.",
@@ -181,7 +181,7 @@ Tensors chunk(const Tensor& x, int64_t n, int64_t dim) {
   return split(x, std::vector<int64_t>(size_t(n), size / n), dim);
 }
 Tensors unbind(const Tensor& x, int64_t dim) {
-  const int64_t n = x.shape()[detail::normal_dim("unbind", dim, x.shape())];
+  const int64_t n = x.shape()[check::dim("unbind", x, dim)];
   if (n == 0) return {};
   Tensors parts = chunk(x, n, dim);
   for (Tensor& t : parts) t = squeeze(t, dim);
@@ -191,7 +191,7 @@ Tensor flip(const Tensor& x, const Dims& dims) {
   std::vector<bool> done(x.ndim());
   Tensor y = x;
   for (const int64_t dim : dims) {
-    const size_t d = detail::normal_dim("flip", dim, x.shape());
+    const size_t d = check::dim("flip", x, dim);
     TG_CHECK(!done[d], value, "[flip] dimension {} is named twice in {}. Name each once.", dim, dims);
     done[d] = true;
     if (x.numel() > 0) y = index_select(y, dim, arange(double(x.shape()[d] - 1), -1, -1, DType::i64, x.device()));
@@ -203,7 +203,7 @@ Tensor scan(const std::function<Tensor(const Tensor&, const Tensor&)>& f, const 
 }
 Tensors scan(const Combine& f, Inputs x, int64_t dim) {
   TG_CHECK(!x.empty(), value, "[scan] there is no tensor. Pass at least one.");
-  const size_t d = detail::normal_dim("scan", dim, x[0].shape());
+  const size_t d = check::dim("scan", x[0], dim);
   Tensors all;
   for (const Tensor& t : x) {
     TG_CHECK(t.ndim() > d && t.shape()[d] == x[0].shape()[d], shape,
@@ -215,7 +215,7 @@ Tensors scan(const Combine& f, Inputs x, int64_t dim) {
 }
 Tensor normalize(const Tensor& x, double p, int64_t dim, double eps) {
   check::computes("normalize", x);
-  detail::normal_dim("normalize", dim, x.shape());
+  check::dim("normalize", x, dim);
   TG_CHECK(p >= 1, value, "[normalize] p is {}. It must be 1 or more; 2 is usual.", p);
   TG_CHECK(eps > 0 && std::isfinite(eps), value, "[normalize] eps is {}. It must be positive and finite.", eps);
   if (x.numel() == 0) return x;
@@ -259,7 +259,7 @@ Tensor pad(const Tensor& x, std::span<const Padding> widths, double value) {
   return y;
 }
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
-  const size_t d = detail::normal_dim("index_add", dim, x.shape());
+  const size_t d = check::dim("index_add", x, dim);
   check::index("index_add", index);
   TG_CHECK(index.ndim() == 1, shape, "[index_add] index is {}. It must have one dimension: one index per slice.",
            index);

@@ -16,7 +16,7 @@ struct FragmentWeights : OpOf<FragmentWeights> {
   Tensors vjp(const Vjp&) const override;
 };
 /// (a, b, index) -> rows of a times matrices of b.
-struct IndexMatmul : OpOf<IndexMatmul> {
+struct IndexMatmul : ProductOp<IndexMatmul> {
   static constexpr auto kName = "index_matmul";
   bool trans_b;
   explicit IndexMatmul(bool transposed) : trans_b(transposed) {}
@@ -24,7 +24,6 @@ struct IndexMatmul : OpOf<IndexMatmul> {
   Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1 | mask_of(2); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(trans_b); }
-  double multiply_adds(Bufs in, Bufs out) const override { return double(out[0].numel()) * double(in[0].size(1)); }
   OpWork work(Bufs in, Bufs out) const override;  ///< one matrix per row, up to all matrices
 };
 }  // namespace op

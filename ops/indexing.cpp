@@ -20,10 +20,6 @@ void check_elements(std::string_view op, const Tensor& x, const Tensor& index, s
            "size of index may exceed x's.",
            op, index, x, dim);
 }
-size_t checked_dim(std::string_view op, const Tensor& x, int64_t dim) {
-  TG_CHECK(x, value, "[{}] input 0 is an empty tensor{}", op, detail::about_empty());
-  return detail::normal_dim(op, dim, x.shape());
-}
 // Adds to `w` an element of x per result.
 OpWork of_gathered(OpWork w) {
   w.read += w.written;
@@ -40,7 +36,7 @@ Tensors op::Gather::vjp(const Vjp& v) const {
   return {scatter_add(zeros(v.in_shape(0), v.in_dtype(0), v.device()), int64_t(dim), v.in(1), v.grad())};
 }
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index) {
-  return emit1(make_ref<op::Gather>(checked_dim("gather", x, dim)), {x, index});
+  return emit1(make_ref<op::Gather>(check::dim("gather", x, dim)), {x, index});
 }
 
 Layouts op::ScatterAdd::infer(Inputs in) const {
@@ -54,7 +50,7 @@ Tensors op::ScatterAdd::vjp(const Vjp& v) const {
   return {v.wants(0) ? v.grad() : Tensor(), Tensor(), v.wants(2) ? gather(v.grad(), int64_t(dim), v.in(1)) : Tensor()};
 }
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
-  return emit1(make_ref<op::ScatterAdd>(checked_dim("scatter_add", x, dim)), {x, index, src});
+  return emit1(make_ref<op::ScatterAdd>(check::dim("scatter_add", x, dim)), {x, index, src});
 }
 
 OpWork op::IndexSelect::work(Bufs in, Bufs out) const { return of_gathered(Op::work(in.last(1), out)); }
@@ -94,7 +90,7 @@ Tensors op::IndexSelectGrad::vjp(const Vjp& v) const {
   return grads;
 }
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
-  return emit1(make_ref<op::IndexSelect>(checked_dim("index_select", x, dim)), {x, index});
+  return emit1(make_ref<op::IndexSelect>(check::dim("index_select", x, dim)), {x, index});
 }
 
 OpWork op::SliceUpdate::work(Bufs in, Bufs) const {  // writes in place
@@ -119,7 +115,7 @@ Layouts op::SliceUpdate::infer(Inputs in) const {
   return {contiguous_like(x)};
 }
 void slice_update(const Tensor& x, int64_t dim, const Tensor& start, const Tensor& update) {
-  const size_t d = checked_dim("slice_update", x, dim);
+  const size_t d = check::dim("slice_update", x, dim);
   TG_CHECK(!grad_enabled() || !(x.requires_grad() || (update && update.requires_grad())), missing_gradient,
            "[slice_update] {} <- {}: one of them needs a gradient, and a write in place has none. Use concat(), or "
            "detach() and NoGradScope where no gradient is wanted.",

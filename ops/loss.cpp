@@ -43,7 +43,6 @@ Tensors op::CrossEntropy::vjp(const Vjp& v) const {
   for (const Tensor& t : {v.in(1), v.out(1), v.grad()}) in.push_back(t);
   return {std::move(detail::emit_donating(make_ref<op::CrossEntropyGrad>(o), std::move(in))[0]), Tensor()};
 }
-Layouts op::CrossEntropyGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 // w (softmax(x) - (1 - s) onehot - s / V), w: the row's loss gradient.
 Tensors op::CrossEntropyGrad::compose(Inputs in) const {
   const Tensor x = widened(in[0]), dloss = in[3];

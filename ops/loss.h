@@ -40,7 +40,7 @@ struct CrossEntropyGrad : OpOf<CrossEntropyGrad> {
   CrossEntropyOptions o;
   explicit CrossEntropyGrad(CrossEntropyOptions opt) : o(opt) {}
   Traits traits() const override { return {.may_alias = mask_of(0)}; }
-  Layouts infer(Inputs) const override;
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Tensors compose(Inputs) const override;
   void key(StructuralHash& k) const override { o.key(k); }
 };

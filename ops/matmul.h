@@ -39,7 +39,7 @@ struct Matmul : OpOf<Matmul> {
   double multiply_adds(Bufs in, Bufs out) const override;
 };
 /// (x, weight[, bias]) -> x weight^T + bias.
-struct Linear : OpOf<Linear> {
+struct Linear : ProductOp<Linear> {
   static constexpr auto kName = "linear";
   MatmulPrecision precision;
   bool unrounded;  // f32 of bf16 operands; no bias
@@ -48,7 +48,6 @@ struct Linear : OpOf<Linear> {
   Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1; }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(int(precision)), k.add(unrounded); }
-  double multiply_adds(Bufs in, Bufs out) const override { return double(out[0].numel()) * double(in[1].size(1)); }
 };
 
 /// Activations that plans fuse into a linear layer (ops/rewrite_rules.cpp); not for users.

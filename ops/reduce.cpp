@@ -29,7 +29,7 @@ int64_t count(const Shape& s, uint8_t dims) {  // elements per result
 uint8_t dims_mask(std::string_view op, const Tensor& x, const Dims& dims) {
   uint8_t mask = 0;
   for (int64_t d : dims) {
-    const auto one = uint8_t(1u << detail::normal_dim(op, d, x.shape()));
+    const auto one = uint8_t(1u << check::dim(op, x, d));
     TG_CHECK(!(mask & one), value, "[{}] dimension {} is named twice in {}. Name each once.", op, d, dims);
     mask |= one;
   }
@@ -81,7 +81,6 @@ Layouts op::infer_extremum(std::string_view name, const Tensor& x, uint8_t dims,
 Tensors op::vjp_extremum(const Vjp& v, uint8_t dims) {
   return {emit1(make_ref<op::ExtremumGrad>(dims), {v.in(0), v.out(0), v.grad()})};
 }
-Layouts op::ExtremumGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors op::ExtremumGrad::vjp(const Vjp& v) const {
   if (!v.wants(2)) return {};
   const Tensor one = ones(v.in_shape(2), v.in_dtype(2), v.device());
@@ -140,8 +139,7 @@ Layouts op::Cumsum::infer(Inputs in) const {
 }
 Tensors op::Cumsum::vjp(const Vjp& v) const { return {emit1(make_ref<op::Cumsum>(dim, !reverse), {v.grad()})}; }
 Tensor cumsum(const Tensor& x, int64_t dim) {
-  TG_CHECK(x, value, "[cumsum] the input is an empty tensor{}", detail::about_empty());
-  return emit1(make_ref<op::Cumsum>(detail::normal_dim("cumsum", dim, x.shape()), false), {x});
+  return emit1(make_ref<op::Cumsum>(check::dim("cumsum", x, dim), false), {x});
 }
 
 Tensor detail::sum_to(const Tensor& x, const Shape& to) {

@@ -43,7 +43,7 @@ struct ExtremumGrad : OpOf<ExtremumGrad> {
   uint8_t dims;
   explicit ExtremumGrad(uint8_t mask) : dims(mask) {}
   Traits traits() const override { return {.may_alias = mask_of(0)}; }
-  Layouts infer(Inputs) const override;
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Mask saves_in(Mask) const override { return mask_of(0, 1); }
   Tensors vjp(const Vjp&) const override;  ///< linear in dy, constant in the rest
   void key(StructuralHash& k) const override { k.add(uint64_t(dims)); }

@@ -149,12 +149,10 @@ Tensor reshape(const Tensor& x, const Shape& to) {
 Tensor detail::as_rows(const Tensor& x) { return reshape(x, {x.shape().without_last().product(), x.shape().back()}); }
 Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
   check::ndim_at_least("transpose", x, 2);
-  return emit1(make_ref<op::Transpose>(detail::normal_dim("transpose", a, x.shape()),
-                                       detail::normal_dim("transpose", b, x.shape())),
-               {x});
+  return emit1(make_ref<op::Transpose>(check::dim("transpose", x, a), check::dim("transpose", x, b)), {x});
 }
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop) {
-  const size_t d = detail::normal_dim("slice", dim, x.shape());
+  const size_t d = check::dim("slice", x, dim);
   const int64_t n = x.shape()[d], from = start < 0 ? start + n : start, to = std::min(n, stop < 0 ? stop + n : stop);
   TG_CHECK(0 <= from && from <= to, shape,
            "[slice] [{}, {}) of dimension {} is outside of {}. start must be in [0, {}] and not after stop.", start,
@@ -162,7 +160,7 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop) {
   return emit1(make_ref<op::Slice>(d, from, to), {x});
 }
 Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim) {
-  const size_t d = detail::normal_dim("split", dim, x.shape());
+  const size_t d = check::dim("split", x, dim);
   int64_t left = x.shape()[d];
   bool ok = !sizes.empty();
   for (int64_t n : sizes) {
@@ -178,7 +176,6 @@ Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim) {
 Tensor expand(const Tensor& x, const Shape& to) { return x.shape() == to ? x : emit1(make_ref<op::Expand>(to), {x}); }
 Tensor concat(Inputs x, int64_t dim) {
   TG_CHECK(!x.empty(), value, "[concat] got no tensors. Pass at least one.");
-  TG_CHECK(x[0], value, "[concat] input 0 is an empty tensor{}", detail::about_empty());
-  return std::move(emit(make_ref<op::Concat>(detail::normal_dim("concat", dim, x[0].shape())), x)[0]);
+  return std::move(emit(make_ref<op::Concat>(check::dim("concat", x[0], dim)), x)[0]);
 }
 }  // namespace tg

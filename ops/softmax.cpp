@@ -15,9 +15,7 @@ Layouts checked_like(std::string_view op, const Tensor& x) {
 }
 
 template <class OpT> Tensor along(const Tensor& x, int64_t dim) {
-  TG_CHECK(x, value, "[{}] the input is an empty tensor{}", OpT::kName, detail::about_empty());
-  check::ndim_at_least(OpT::kName, x, 1);
-  const auto d = int64_t(detail::normal_dim(OpT::kName, dim, x.shape())), last = int64_t(x.ndim()) - 1;
+  const auto d = int64_t(check::dim(OpT::kName, x, dim)), last = int64_t(x.ndim()) - 1;
   if (d == last) return emit1(stateless<OpT>(), {x});
   return transpose(emit1(stateless<OpT>(), {transpose(x, d, last)}), d, last);
 }
@@ -25,7 +23,6 @@ template <class OpT> Tensor along(const Tensor& x, int64_t dim) {
 
 Layouts op::Softmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
 Tensors op::Softmax::vjp(const Vjp& v) const { return {emit1(stateless<op::SoftmaxGrad>(), {v.out(0), v.grad()})}; }
-Layouts op::SoftmaxGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors op::SoftmaxGrad::compose(Inputs in) const {
   const Tensor y = widened(in[0]), dy = widened(in[1]);
   return {(y * (dy - row_sum(dy * y))).to(in[0].dtype())};
@@ -34,7 +31,6 @@ Layouts op::LogSoftmax::infer(Inputs in) const { return checked_like(kName, in[0
 Tensors op::LogSoftmax::vjp(const Vjp& v) const {
   return {emit1(stateless<op::LogSoftmaxGrad>(), {v.out(0), v.grad()})};
 }
-Layouts op::LogSoftmaxGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors op::LogSoftmaxGrad::compose(Inputs in) const {
   const Tensor y = widened(in[0]), dy = widened(in[1]);
   return {(dy - exp(y) * row_sum(dy)).to(in[0].dtype())};

@@ -18,7 +18,7 @@ struct Softmax : OpOf<Softmax> {
 struct SoftmaxGrad : OpOf<SoftmaxGrad> {
   static constexpr auto kName = "softmax_grad";
   Traits traits() const override { return {.may_alias = mask_of(0, 1)}; }
-  Layouts infer(Inputs) const override;
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Tensors compose(Inputs) const override;
 };
 /// (x) -> log_softmax over the last dimension.
@@ -33,7 +33,7 @@ struct LogSoftmax : OpOf<LogSoftmax> {
 struct LogSoftmaxGrad : OpOf<LogSoftmaxGrad> {
   static constexpr auto kName = "log_softmax_grad";
   Traits traits() const override { return {.may_alias = mask_of(0, 1)}; }
-  Layouts infer(Inputs) const override;
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Tensors compose(Inputs) const override;
 };
 }  // namespace op

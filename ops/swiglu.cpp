@@ -18,7 +18,6 @@ Layouts op::Swiglu::infer(Inputs in) const {
 }
 Tensors op::Swiglu::vjp(const Vjp& v) const { return {emit1(stateless<op::SwigluGrad>(), {v.in(0), v.grad()})}; }
 
-Layouts op::SwigluGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors op::SwigluGrad::compose(Inputs in) const {
   const int64_t f = in[1].shape().back();
   const Tensors x = split(in[0], {f, f}, -1);  // gate, value

@@ -19,7 +19,7 @@ struct Swiglu : OpOf<Swiglu> {
 struct SwigluGrad : OpOf<SwigluGrad> {
   static constexpr auto kName = "swiglu_grad";
   Traits traits() const override { return {.may_alias = mask_of(0)}; }
-  Layouts infer(Inputs) const override;
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Tensors compose(Inputs) const override;
 };
 }  // namespace op

@@ -18,9 +18,8 @@ Layouts op::ArgMax::infer(Inputs in) const {
   return {Layout::contiguous(s, DType::i64, x.device())};
 }
 Tensor argmax(const Tensor& x, int64_t dim) {
-  TG_CHECK(x, value, "[argmax] the input is an empty tensor{}", detail::about_empty());
   const NoGradScope off;  // an index has no gradient
-  return emit1(make_ref<op::ArgMax>(detail::normal_dim("argmax", dim, x.shape())), {x});
+  return emit1(make_ref<op::ArgMax>(check::dim("argmax", x, dim)), {x});
 }
 
 Layouts op::SelectTopK::infer(Inputs in) const {
@@ -47,9 +46,8 @@ Layouts op::ArgSort::infer(Inputs in) const {
   return {Layout::contiguous(in[0].shape(), DType::i64, in[0].device())};
 }
 Tensor argsort(const Tensor& x, int64_t dim, SortOptions o) {
-  TG_CHECK(x, value, "[argsort] the input is an empty tensor{}", detail::about_empty());
   const NoGradScope off;  // an index has no gradient
-  const size_t d = detail::normal_dim("argsort", dim, x.shape());
+  const size_t d = check::dim("argsort", x, dim);
   const auto turned = [&](const Tensor& t) { return d + 1 == x.ndim() ? t : transpose(t, int64_t(d), -1); };
   return turned(emit1(make_ref<op::ArgSort>(o.descending), {turned(x)}));
 }

@@ -41,7 +41,7 @@ struct BlockRows : OpOf<BlockRows> {
   void key(StructuralHash&) const override;
 };
 /// (x (..., in), parts...[, bias (out)]) -> (..., out); kGrad: (dy (..., out), parts...) -> dx (..., in).
-template <bool kGrad> struct BlockProduct : OpOf<BlockProduct<kGrad>> {
+template <bool kGrad> struct BlockProduct : ProductOp<BlockProduct<kGrad>> {
   static constexpr auto kName = kGrad ? "block_linear_grad" : "block_linear";
   detail::BlockFormats formats;
   MatmulPrecision precision;
@@ -51,9 +51,6 @@ template <bool kGrad> struct BlockProduct : OpOf<BlockProduct<kGrad>> {
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override;
   Tensors vjp(const Vjp&) const override;
-  double multiply_adds(Bufs in, Bufs out) const override {
-    return double(out[0].numel()) * double(in[0].shape().back());
-  }
   void key(StructuralHash&) const override;
 };
 /// The product of x, and that of dy.

@@ -32,14 +32,13 @@ struct DequantizeFp8 : OpOf<DequantizeFp8> {
   void key(StructuralHash& k) const override { k.add(int(format)), k.add(int(dtype)); }
 };
 /// (x u8 (..., K), weight u8 (N, K), absmax of x (...), of the weight (N)[, bias (N)], all f32) -> (..., N).
-struct Fp8Linear : OpOf<Fp8Linear> {
+struct Fp8Linear : ProductOp<Fp8Linear> {
   static constexpr auto kName = "fp8_linear";
   Fp8Format of_x, of_weight;
   DType dtype;
   Fp8Linear(Fp8Format x, Fp8Format w, DType d) : of_x(x), of_weight(w), dtype(d) {}
   Layouts infer(Inputs) const override;
   Tensors compose(Inputs) const override;
-  double multiply_adds(Bufs in, Bufs out) const override { return double(out[0].numel()) * double(in[1].size(1)); }
   void key(StructuralHash& k) const override { k.add(int(of_x)), k.add(int(of_weight)), k.add(int(dtype)); }
 };
 }  // namespace op

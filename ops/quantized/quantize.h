@@ -42,12 +42,11 @@ struct Dequantize : OpOf<Dequantize> {
 };
 /// (x i8 (..., K), weight i8 (N, K)) -> i32 (..., N), or with absmax of x (...) or (1), absmax of the weight (N) or
 /// (1)[, bias (N)], all f32 -> (..., N) of `dtype`.
-struct Int8Linear : OpOf<Int8Linear> {
+struct Int8Linear : ProductOp<Int8Linear> {
   static constexpr auto kName = "int8_linear";
   DType dtype;
   explicit Int8Linear(DType d) : dtype(d) {}
   Layouts infer(Inputs) const override;
-  double multiply_adds(Bufs in, Bufs out) const override { return double(out[0].numel()) * double(in[1].size(1)); }
   void key(StructuralHash& k) const override { k.add(int(dtype)); }
 };
 }  // namespace op
