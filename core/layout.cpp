@@ -1,3 +1,4 @@
+#include <fmt/ranges.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/layout.h>
 
@@ -19,9 +20,8 @@ std::string_view name_of(DType d) { return kNames[size_t(d)]; }
 DType detail::dtype_from_name(std::string_view name) {
   for (size_t i = 0; i < kNames.size(); ++i)
     if (kNames[i] == name) return DType(i);
-  std::string all;
-  for (auto n : kNames) all += fmt::format("{}{}", all.empty() ? "" : ", ", n);
-  throw Error(Error::Kind::dtype, fmt::format("[dtype] there is no dtype '{}'. Use one of {}.", name, all));
+  throw Error(Error::Kind::dtype,
+              fmt::format("[dtype] there is no dtype '{}'. Use one of {}.", name, fmt::join(kNames, ", ")));
 }
 
 std::string_view name_of(Backend b) { return b == Backend::cpu ? "cpu" : "cuda"; }
@@ -48,11 +48,7 @@ void Dims::fail_full() {
   detail::fail(Error::Kind::shape,
                fmt::format("[shape] more than {} dimensions. At most {} are supported.", kMaxDims, kMaxDims));
 }
-std::string to_string(const Dims& d) {
-  std::string s = "(";
-  for (size_t i = 0; i < d.size(); ++i) s += fmt::format("{}{}", i ? ", " : "", d[i]);
-  return s + ")";
-}
+std::string to_string(const Dims& d) { return fmt::format("({})", fmt::join(d, ", ")); }
 std::string to_string(const Layout& l) { return fmt::format("{} {}", l.shape, l.dtype); }
 size_t detail::normal_dim(std::string_view op, int64_t dim, const Shape& s) {
   const auto n = int64_t(s.size());

@@ -7,6 +7,7 @@
 #include <tapegrad/core/io/file.h>
 
 #include <map>
+#include <ranges>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,20 +15,14 @@
 namespace {
 constexpr std::string_view kBegin = "<!-- ops:begin -->\n", kEnd = "<!-- ops:end -->";
 
-// The cuda column of a table() text, by op.
+// The cuda column of a table() text, by "| op".
 std::map<std::string, std::string, std::less<>> cuda_column(std::string_view text) {
   std::map<std::string, std::string, std::less<>> column;
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
+  for (const auto line : std::views::split(text, '\n')) {
     std::vector<std::string> cells;
-    for (size_t at = 0, bar; (bar = line.find('|', at)) != line.npos; at = bar + 1) {
-      std::string_view cell = line.substr(at, bar - at);
-      while (cell.starts_with(' ')) cell.remove_prefix(1);
-      while (cell.ends_with(' ')) cell.remove_suffix(1);
-      cells.emplace_back(cell);
-    }
-    if (cells.size() > 3) column[cells[1]] = cells[3];
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    for (const auto cell : std::views::split(line, std::string_view(" | ")))
+      cells.emplace_back(cell.begin(), cell.end());
+    if (cells.size() > 3) column[cells[0]] = cells[2];
   }
   return column;
 }
@@ -42,7 +37,7 @@ std::string table(std::string_view before = {}) {
       if (op.is_view) return "view";
       if (kernels[op.name].contains(b)) return "kernel";
       if (b == tg::Backend::cuda && !has_cuda) {
-        const auto was = known.find(op.name);
+        const auto was = known.find(fmt::format("| {}", op.name));
         return was == known.end() ? "" : was->second;
       }
       return op.composes ? "composed" : "";
