@@ -421,19 +421,17 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
     });
     if (!sums) return;
     const Strides& st = out[0].strides();
-    for_row_tiles(in[0].size(0) * in[0].size(1) * rows, n * ld, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const int64_t head = r / rows, b = head / in[0].size(1), h = head % in[0].size(1), i = r % rows;
-        C* const sum = sums + head / group * n * of_part + head % group * of_head + i * ld;
-        T* const to = out[0].data<T>() + b * st[0] + h * st[1] + i * st[2];
-        for (int64_t k = 1; k < n; ++k) {
-          const C* const more = sum + k * of_part;
-          TG_SAME_INDEX
-          for (int64_t j = 0; j < ld; ++j) sum[j] += more[j];
-        }
+    over_rows(in[0].size(0) * in[0].size(1) * rows, n * ld, [&](int64_t r) {
+      const int64_t head = r / rows, b = head / in[0].size(1), h = head % in[0].size(1), i = r % rows;
+      C* const sum = sums + head / group * n * of_part + head % group * of_head + i * ld;
+      T* const to = out[0].data<T>() + b * st[0] + h * st[1] + i * st[2];
+      for (int64_t k = 1; k < n; ++k) {
+        const C* const more = sum + k * of_part;
         TG_SAME_INDEX
-        for (int64_t j = 0; j < hs; ++j) to[j] = T(sum[j]);
+        for (int64_t j = 0; j < ld; ++j) sum[j] += more[j];
       }
+      TG_SAME_INDEX
+      for (int64_t j = 0; j < hs; ++j) to[j] = T(sum[j]);
     });
   });
 }

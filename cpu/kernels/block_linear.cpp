@@ -51,9 +51,8 @@ void block_rows(const op::BlockRows& op, Bufs in, Bufs out, Context&) {
       throw tg::kernel::index_outside(op.kName, ids[i], tg::detail::position_of(int64_t(i), in[0].shape()),
                                       *in[0].layout, 0, size);
   kernel::visit_float(out[0].dtype(), [&]<class T>() {
-    for_row_tiles(int64_t(ids.size()), n, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) parts.dequantize(ids[size_t(i)], 0, n, out[0].data<T>() + i * n);
-    });
+    over_rows(int64_t(ids.size()), n,
+              [&](int64_t i) { parts.dequantize(ids[size_t(i)], 0, n, out[0].data<T>() + i * n); });
   });
 }
 
@@ -182,9 +181,7 @@ template <class T, class Y> void block_linear(const op::BlockLinear& op, Bufs in
 #endif
   for_panels(n, k * int64_t(sizeof(T)), kFewColumns, [&](int64_t first, int64_t count) {
     T* const panel = t_panel.get<T>(count * k);
-    for_row_tiles(count, k, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) parts.dequantize(first + r, 0, k, panel + r * k);
-    });
+    over_rows(count, k, [&](int64_t r) { parts.dequantize(first + r, 0, k, panel + r * k); });
     if constexpr (!std::is_same_v<T, Y>) {
       gemm<T>(m, count, k, x, {panel, 1, k}, nullptr, n, {.unrounded = y + first});
     } else {
@@ -212,9 +209,7 @@ void block_linear_grad(const op::BlockLinearGrad& op, Bufs in, Bufs out, Context
     const MatView<T> dy{in[0].data<T>(), n, 1};
     for_panels(k, n * int64_t(sizeof(T)), unit, [&](int64_t first, int64_t count) {
       T* const panel = t_panel.get<T>(n * count);
-      for_row_tiles(n, count, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) parts.dequantize(r, first, count, panel + r * count);
-      });
+      over_rows(n, count, [&](int64_t r) { parts.dequantize(r, first, count, panel + r * count); });
       gemm_as(op.precision, m, count, n, dy, MatView<T>{panel, count, 1}, out[0].data<T>() + first, k);
     });
   });
@@ -222,12 +217,10 @@ void block_linear_grad(const op::BlockLinearGrad& op, Bufs in, Bufs out, Context
 void quantize(const op::QuantizeNf4& op, Bufs in, Bufs out, Context&) {
   std::atomic<bool> bad = false;
   tg::detail::visit_quantizable(in[0].dtype(), [&]<class T>() {
-    parallel_for(in[0].numel() / 64, kGrain / 64, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        float x[64];
-        for (int i = 0; i < 64; ++i) x[i] = float(in[0].data<T>()[b * 64 + i]);
-        if (!tg::detail::quantize_nf4_block(x, out[0].data<uint8_t>() + b * 36)) bad = true;
-      }
+    over_rows(in[0].numel() / 64, 64, [&](int64_t b) {
+      float x[64];
+      for (int i = 0; i < 64; ++i) x[i] = float(in[0].data<T>()[b * 64 + i]);
+      if (!tg::detail::quantize_nf4_block(x, out[0].data<uint8_t>() + b * 36)) bad = true;
     });
   });
   if (bad) fail_without_code(op.kName, in[0], DType::f32);

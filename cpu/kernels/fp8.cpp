@@ -27,19 +27,14 @@ void quantize_fp8(const op::QuantizeFp8& op, Bufs in, Bufs out, Context&) {
   std::atomic<bool> bad = false;
   visit_format(op.format, [&]<Fp8Format f>() {
     tg::detail::visit_quantizable(x.dtype(), [&]<class T>() {
-      const Rows<T> row(x);
-      for_row_tiles(out[1].numel(), n, [&](int64_t begin, int64_t end) {
-        std::vector<T> gathered;
-        for (int64_t r = begin; r < end; ++r) {
-          const T* const p = row(r, gathered);
-          uint32_t most = 0;
-          for (int64_t j = 0; j < n; ++j) most = std::max(most, magnitude_bits(float(p[j])));
-          if (is_bad(most, DType::f32)) return bad.store(true, std::memory_order_relaxed);
-          const float absmax = math::detail::float_of(most), scale = fp8_scale<f>(absmax);
-          out[1].data<float>()[r] = absmax;
-          uint8_t* const to = out[0].data<uint8_t>() + r * n;
-          for (int64_t j = 0; j < n; ++j) to[j] = fp8_code_of<f>(float(p[j]), scale);
-        }
+      over_rows<T>(x, out[1].numel(), [&](int64_t r, const T* p) {
+        uint32_t most = 0;
+        for (int64_t j = 0; j < n; ++j) most = std::max(most, magnitude_bits(float(p[j])));
+        if (is_bad(most, DType::f32)) return void(bad = true);
+        const float absmax = math::detail::float_of(most), scale = fp8_scale<f>(absmax);
+        out[1].data<float>()[r] = absmax;
+        uint8_t* const to = out[0].data<uint8_t>() + r * n;
+        for (int64_t j = 0; j < n; ++j) to[j] = fp8_code_of<f>(float(p[j]), scale);
       });
     });
   });
@@ -50,15 +45,10 @@ void quantize_fp8(const op::QuantizeFp8& op, Bufs in, Bufs out, Context&) {
 template <class F> void decode(const Buf& codes, Fp8Format format, F&& store) {
   const int64_t n = codes.shape().back();
   if (codes.numel() == 0) return;
-  const Rows<uint8_t> row(codes);
   visit_format(format, [&]<Fp8Format f>() {
     const auto& value = values<f>();
-    for_row_tiles(codes.numel() / n, n, [&](int64_t begin, int64_t end) {
-      std::vector<uint8_t> gathered;
-      for (int64_t r = begin; r < end; ++r) {
-        const uint8_t* const p = row(r, gathered);
-        for (int64_t j = 0; j < n; ++j) store(r * n + j, value[p[j]], r);
-      }
+    over_rows<uint8_t>(codes, codes.numel() / n, [&](int64_t r, const uint8_t* p) {
+      for (int64_t j = 0; j < n; ++j) store(r * n + j, value[p[j]], r);
     });
   });
 }

@@ -55,9 +55,8 @@ template <class T> struct Head {
     for (int64_t first = 0, n; first < classes; first += n) {
       n = classes - first < some + kFewClasses ? classes - first : some;
       T* const panel = t_panel.get<T>(n * width);
-      for_row_tiles(n, width, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r)
-          dequantize_blocks(*format, codes + (first + r) * (width / l.elements * l.bytes), 0, width, panel + r * width);
+      over_rows(n, width, [&](int64_t r) {
+        dequantize_blocks(*format, codes + (first + r) * (width / l.elements * l.bytes), 0, width, panel + r * width);
       });
       f(first, MatView<T>{panel, width, 1}, n);
     }
@@ -131,9 +130,8 @@ void linear_cross_entropy(const op::LinearCrossEntropy& op, Bufs in, Bufs out, C
       }
       if (!dx && !kept_d) continue;
       const MatView<T> d = kept_d ? MatView<T>{kept_d + first * classes, classes, 1} : in_place<T>(logits, classes);
-      for_row_tiles(n, classes, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r)
-          head.row_gradient(first + r, 0, classes, sums[size_t(most + r)], logits + r * classes, row_of(d, r));
+      over_rows(n, classes, [&](int64_t r) {
+        head.row_gradient(first + r, 0, classes, sums[size_t(most + r)], logits + r * classes, row_of(d, r));
       });
       if (!dx) continue;
       head.for_panels([&](int64_t begin, const MatView<T>& w, int64_t count) {
@@ -178,9 +176,8 @@ void linear_cross_entropy_grad(const op::LinearCrossEntropyGrad& op, Bufs in, Bu
       const MatView<T> d = found ? MatView<T>{in[5].data<T>(), classes, 1} : in_place<T>(logits, n);
       if (!found) {
         unrounded<T>(op.precision, kept, n, width, x, head.weight.at(first, 0).transposed(), logits, n);
-        for_row_tiles(kept, n, [&](int64_t begin, int64_t end) {
-          for (int64_t r = begin; r < end; ++r)
-            head.row_gradient(r, first, n, lse[size_t(head.at[size_t(r)])], logits + r * n, row_of(d, r));
+        over_rows(kept, n, [&](int64_t r) {
+          head.row_gradient(r, first, n, lse[size_t(head.at[size_t(r)])], logits + r * n, row_of(d, r));
         });
       }
       gemm_as(op.precision, n, width, kept, d.transposed(), MatView<T>{weighted.data(), width, 1},

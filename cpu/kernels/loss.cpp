@@ -35,25 +35,20 @@ void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context&) {
   const auto rows = int64_t(targets.ids.size());
   kernel::visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Rows<T> x(in[0]);
     const C s = C(op.o.label_smoothing);
     C* const lse = out[1].data<C>();
     std::vector<C> losses(static_cast<size_t>(rows));
-    for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
-      std::vector<T> scratch;
-      for (int64_t r = begin; r < end; ++r) {
-        const int64_t target = targets.ids[size_t(r)];
-        lse[r] = 0;
-        if (target < 0) continue;
-        const T* p = x(r, scratch);
-        const C top = top_of<C>(n, p);
-        const C log_sum = math::log(sum_of_exp(n, p, top));
-        lse[r] = top + log_sum;
-        // Large logits cost the loss no digits.
-        C loss = (C(1) - s) * (log_sum - (C(p[target]) - top));
-        if (s != C(0)) loss += s * (log_sum - lane_sum<C>(n, [&](int64_t j) { return C(p[j]) - top; }) / C(n));
-        losses[size_t(r)] = loss;
-      }
+    over_rows<T>(in[0], rows, [&](int64_t r, const T* p) {
+      const int64_t target = targets.ids[size_t(r)];
+      lse[r] = 0;
+      if (target < 0) return;
+      const C top = top_of<C>(n, p);
+      const C log_sum = math::log(sum_of_exp(n, p, top));
+      lse[r] = top + log_sum;
+      // Large logits cost the loss no digits.
+      C loss = (C(1) - s) * (log_sum - (C(p[target]) - top));
+      if (s != C(0)) loss += s * (log_sum - lane_sum<C>(n, [&](int64_t j) { return C(p[j]) - top; }) / C(n));
+      losses[size_t(r)] = loss;
     });
     C* const y = out[0].data<C>();
     if (op.o.reduction == Reduction::none) {
@@ -72,27 +67,17 @@ void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Conte
   const auto rows = int64_t(targets.ids.size());
   kernel::visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Rows<T> x(in[0]);
     const C s = C(op.o.label_smoothing), even = n ? s / C(n) : C(0);
     const auto lse = flat<C, C>(in[2]), dloss = flat<C, C>(in[3]);
     const C divisor = op.o.reduction == Reduction::mean ? C(targets.kept) : C(1);
-    for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
-      std::vector<T> scratch;
-      for (int64_t r = begin; r < end; ++r) {
-        const int64_t target = targets.ids[size_t(r)];
-        T* to = out[0].data<T>() + r * n;
-        if (target < 0) {
-          std::fill_n(to, n, T(C(0)));
-          continue;
-        }
-        const T* p = x(r, scratch);
-        const C at = lse[size_t(r)], base = even,
-                g = dloss[op.o.reduction == Reduction::none ? size_t(r) : 0] / divisor;
-        const C hit = math::exp(C(p[target]) - at) - even - (C(1) - s);  // reads p before it is overwritten
-        for_lanes<C>(n,
-                     [&]<class V>(int64_t j) { store(to + j, V(g * (exp_to_zero(V(load<V>(p + j) - at)) - base))); });
-        to[target] = T(g * hit);
-      }
+    over_rows<T>(in[0], rows, [&](int64_t r, const T* p) {
+      const int64_t target = targets.ids[size_t(r)];
+      T* to = out[0].data<T>() + r * n;
+      if (target < 0) return void(std::fill_n(to, n, T(C(0))));
+      const C at = lse[size_t(r)], base = even, g = dloss[op.o.reduction == Reduction::none ? size_t(r) : 0] / divisor;
+      const C hit = math::exp(C(p[target]) - at) - even - (C(1) - s);  // reads p before it is overwritten
+      for_lanes<C>(n, [&]<class V>(int64_t j) { store(to + j, V(g * (exp_to_zero(V(load<V>(p + j) - at)) - base))); });
+      to[target] = T(g * hit);
     });
   });
 }

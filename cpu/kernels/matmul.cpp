@@ -67,8 +67,7 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
   using C = compute_t<T>;
   const Buf &x = in[0], &weight = in[1];
   const int64_t n = weight.size(0), k = weight.size(1), m = out.numel() / n;
-  const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
-                     {Strides(x.strides().begin(), x.strides().end() - 1)});
+  const Walk<1> rows(x.shape().without_last(), {x.strides().without_last()});
   MatView<T> a{x.data<T>(), rows.strides[0][0], x.strides().back()};
   if (rows.shape.size() > 1) {
     T* const copy = t_x.get<T>(m * k);

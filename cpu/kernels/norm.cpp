@@ -45,7 +45,7 @@ thread_local Scratch t_rows;
 template <class T, class B> void forward(size_t terms, bool centred, double eps, Bufs in, Bufs out) {
   using C = compute_t<T>;
   const Shape& shape = out[0].shape();
-  const int64_t n = shape.back(), rows = Shape(shape.begin(), shape.end() - 1).product();
+  const int64_t n = shape.back(), rows = shape.without_last().product();
   const Rows<T> x(in[0]);
   std::optional<Rows<B>> more;
   if (terms > 1) more.emplace(in[1]);

@@ -97,10 +97,18 @@ const float* set_states(const Buf& out, int64_t first, int64_t n, const uint32_t
   }
   return divisors;
 }
+// Row r's values and absmax; false if is_bad().
+template <class T> bool encode_row(const T* x, int64_t r, int64_t n, const Buf& codes, const Buf& state) {
+  const uint32_t most = largest(x, n);
+  if (is_bad(most, state.dtype())) return false;
+  const float absmax = math::detail::float_of(most);
+  set_state(state, r, absmax);
+  encode(x, n, absmax, codes.data<int8_t>() + r * n);
+  return true;
+}
 void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &state = out[1];
-  const int64_t rows = state.numel(), n = x.shape().back();
-  int8_t* const codes = out[0].data<int8_t>();
+  const int64_t n = x.shape().back();
   std::atomic<bool> bad = false;
   tg::detail::visit_quantizable(x.dtype(), [&]<class T>() {
     if (lies_in_columns<T>(x)) {
@@ -110,23 +118,14 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
       for (int64_t i = 0; i < c.n && !bad; i += wide) {
         const Lines<T> panel{c.p + i, c.lines, std::min(wide, c.n - i), c.ld};
         if (const float* const absmax = set_states(state, i, panel.n, largest_by_place(panel)))
-          encode_transposed<1>(panel, absmax, codes + i * c.lines);
+          encode_transposed<1>(panel, absmax, out[0].data<int8_t>() + i * c.lines);
         else
           bad = true;
       }
       return;
     }
-    const Rows<T> row(x);
-    for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
-      std::vector<T> gathered;
-      for (int64_t r = begin; r < end; ++r) {
-        const T* const p = row(r, gathered);
-        const uint32_t most = largest(p, n);
-        if (is_bad(most, op.absmax_dtype)) return bad.store(true, std::memory_order_relaxed);
-        const float absmax = math::detail::float_of(most);
-        set_state(state, r, absmax);
-        encode(p, n, absmax, codes + r * n);
-      }
+    over_rows<T>(x, state.numel(), [&](int64_t r, const T* p) {
+      if (!encode_row(p, r, n, out[0], state)) bad = true;
     });
   });
   if (bad) fail_without_code(op.name(), x, op.absmax_dtype);
@@ -144,14 +143,8 @@ template <class F, class T> void gelu_quantize_rows(const op::GeluQuantize& op, 
     const Buf in_place{&tile, reinterpret_cast<std::byte*>(x.data())};
     Context own(c.device, c.op);
     stateless<op::Unary<F>>()->run({&in_place, 1}, {&in_place, 1}, own);
-    for (int64_t r = begin; r < end; ++r) {
-      const T* const y = x.data() + (r - begin) * n;
-      const uint32_t most = largest(y, n);
-      if (is_bad(most, DType::f32)) return bad.store(true, std::memory_order_relaxed);
-      const float absmax = math::detail::float_of(most);
-      set_state(out[1], r, absmax);
-      encode(y, n, absmax, out[0].data<int8_t>() + r * n);
-    }
+    for (int64_t r = begin; r < end; ++r)
+      if (!encode_row(x.data() + (r - begin) * n, r, n, out[0], out[1])) bad = true;
   });
   if (bad) fail_without_code(op.name(), h, DType::f32);  // GELU of a finite number is finite
 }
@@ -189,9 +182,7 @@ void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context&) 
     };
     const Lines<T> c = in_columns ? columns_of<T>(x) : Lines<T>{};
     if (in_columns)
-      for_row_tiles(c.lines, c.n, [&](int64_t begin, int64_t end) {
-        for (int64_t l = begin; l < end; ++l) see(largest(c[l], c.n));
-      });
+      over_rows(c.lines, c.n, [&](int64_t l) { see(largest(c[l], c.n)); });
     else
       for_segments<T>(x, [&](const T* p, int64_t, int64_t n) { see(largest(p, n)); });
     if (is_bad(most, op.absmax_dtype)) fail_without_code(op.name(), x, op.absmax_dtype);
@@ -216,13 +207,8 @@ void quantize_rows_and_columns(const op::QuantizeRowsAndColumns& op, Bufs in, Bu
                                              : Lines<T>{contiguous_data<T>(x, copy), x.size(0), x.size(1), x.size(1)};
     const Bufs along = out.subspan(in_columns ? 2 : 0, 2), across = out.subspan(in_columns ? 0 : 2, 2);
     const auto encode_lines = [&](int64_t begin, int64_t end) {
-      for (int64_t l = begin; l < end; ++l) {
-        const uint32_t most = largest(c[l], c.n);
-        if (is_bad(most, op.absmax_dtype)) return bad.store(true, std::memory_order_relaxed);
-        const float absmax = math::detail::float_of(most);
-        set_state(along[1], l, absmax);
-        encode(c[l], c.n, absmax, along[0].data<int8_t>() + l * c.n);
-      }
+      for (int64_t l = begin; l < end; ++l)
+        if (!encode_row(c[l], l, c.n, along[0], along[1])) bad = true;
     };
     const uint32_t* const most = largest_by_place(c, encode_lines);
     if (bad) fail_without_code(op.name(), x, op.absmax_dtype);
@@ -236,16 +222,11 @@ void dequantize(const op::Dequantize&, Bufs in, Bufs out, Context&) {
   const int64_t n = codes.shape().back();
   const auto of_row = flat<float, float>(absmax);
   const bool one = absmax.numel() == 1;
-  const Rows<int8_t> row(codes);
   tg::detail::visit_quantizable(out[0].dtype(), [&]<class T>() {
-    for_row_tiles(codes.numel() / n, n, [&](int64_t begin, int64_t end) {
-      std::vector<int8_t> gathered;
-      for (int64_t r = begin; r < end; ++r) {
-        const int8_t* const q = row(r, gathered);
-        const float a = of_row[one ? 0 : size_t(r)];
-        T* const y = out[0].data<T>() + r * n;
-        for (int64_t j = 0; j < n; ++j) y[j] = T(value_of(q[j], a));
-      }
+    over_rows<int8_t>(codes, codes.numel() / n, [&](int64_t r, const int8_t* q) {
+      const float a = of_row[one ? 0 : size_t(r)];
+      T* const y = out[0].data<T>() + r * n;
+      for (int64_t j = 0; j < n; ++j) y[j] = T(value_of(q[j], a));
     });
   });
 }
@@ -254,8 +235,7 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &w = in[1];
   if (out[0].numel() == 0) return;
   const int64_t n = w.size(0), k = w.size(1), m = out[0].numel() / n;
-  const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
-                     {Strides(x.strides().begin(), x.strides().end() - 1)});
+  const Walk<1> rows(x.shape().without_last(), {x.strides().without_last()});
   MatView<int8_t> a{x.data<int8_t>(), rows.strides[0][0], x.strides().back()};
   std::vector<int8_t> copy;
   if (rows.shape.size() > 1) a = {contiguous_data<int8_t>(x, copy), k, 1};

@@ -1,6 +1,6 @@
 // The input is read as (outer, reduced, inner), else as a contiguous copy with reduced dimensions last.
 #include <tapegrad/cpu/simd/lanes.h>
-#include <tapegrad/cpu/simd/loop.h>
+#include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/scratch.h>
 #include <tapegrad/ops/reduce.h>
 
@@ -175,12 +175,9 @@ template <class R> void reduce_rows(const R& r, int64_t rows, int64_t n) {
   using A = typename R::A;
   const int64_t chunks = std::max<int64_t>(1, (n + kChunk - 1) / kChunk);
   std::vector<A> part(size_t(rows * chunks));
-  const int64_t per_tile = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, std::min(n, kChunk)));
-  parallel_for(rows * chunks, per_tile, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const int64_t first = t % chunks * kChunk, o = t / chunks;
-      part[size_t(t)] = r.row(o, o * n + first, std::min(kChunk, n - first));
-    }
+  over_rows(rows * chunks, std::min(n, kChunk), [&](int64_t t) {
+    const int64_t first = t % chunks * kChunk, o = t / chunks;
+    part[size_t(t)] = r.row(o, o * n + first, std::min(kChunk, n - first));
   });
   for (int64_t o = 0; o < rows; ++o) {
     join_chunks(&part[size_t(o * chunks)], chunks, 1, 1, [&](A a, A b) { return r.join(a, b); });

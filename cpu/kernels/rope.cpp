@@ -14,14 +14,11 @@ template <class C> struct Turns {  // (starts, T, HS / 2)
     std::vector<double> frequency(static_cast<size_t>(pairs));
     for (int64_t i = 0; i < pairs; ++i)
       frequency[size_t(i)] = tg::kernel::rope_frequency(op.theta, op.scaling, i, pairs);
-    for_row_tiles(int64_t(starts.size()) * rows, pairs, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        const double at = double(starts[size_t(t / rows)] + t % rows), *f = frequency.data();
-        C *s = sine.data() + t * pairs, *c = cosine.data() + t * pairs;
-        for (int64_t i = 0; i < pairs; ++i) math::sincos(at * f[i], s[i], c[i]);
-        if (!op.inverse) continue;
-        for (int64_t i = 0; i < pairs; ++i) s[i] = -s[i];
-      }
+    over_rows(int64_t(starts.size()) * rows, pairs, [&](int64_t t) {
+      const double at = double(starts[size_t(t / rows)] + t % rows), *f = frequency.data();
+      C *s = sine.data() + t * pairs, *c = cosine.data() + t * pairs;
+      for (int64_t i = 0; i < pairs; ++i) math::sincos(at * f[i], s[i], c[i]);
+      for (int64_t i = 0; op.inverse && i < pairs; ++i) s[i] = -s[i];
     });
   }
 };

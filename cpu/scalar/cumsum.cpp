@@ -1,5 +1,5 @@
 // Chunk totals of long rows come first; columns are adjacent lanes. The order of additions depends on sizes alone.
-#include <tapegrad/cpu/simd/loop.h>
+#include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/sums.h>
 #include <tapegrad/ops/reduce.h>
 
@@ -23,14 +23,11 @@ struct Order {  // element i of the sum is at at(i)
 template <class T> void scan_rows(const T* x, T* y, int64_t rows, const Order& order) {
   using A = Acc<T>;
   const int64_t n = order.n, chunks = (n + kChunk - 1) / kChunk;
-  const int64_t per_tile = std::max<int64_t>(1, kGrain / std::min(n, kChunk));
   std::vector<A> before(size_t(rows * chunks));  // sums of earlier chunks
   const auto each_chunk = [&](auto f) {
-    parallel_for(rows * chunks, per_tile, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        const int64_t first = t % chunks * kChunk;
-        f(size_t(t), t / chunks * n, first, std::min(n, first + kChunk));
-      }
+    over_rows(rows * chunks, std::min(n, kChunk), [&](int64_t t) {
+      const int64_t first = t % chunks * kChunk;
+      f(size_t(t), t / chunks * n, first, std::min(n, first + kChunk));
     });
   };
   if (chunks > 1) {

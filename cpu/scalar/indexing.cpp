@@ -45,7 +45,7 @@ struct Pick {
             good = false;
         }
       }
-      if (!good) ok.store(false, std::memory_order_relaxed);
+      if (!good) ok = false;
     };
     for_rows<3>(y.shape(), {y.strides(), x_strides, index_strides}, row);
     return ok;
@@ -121,7 +121,7 @@ bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides,
       else
         for (int64_t i = 0; i < n; ++i)
           for (int64_t j = 0; j < lines; ++j) add(i, j);
-      if (!good) ok.store(false, std::memory_order_relaxed);
+      if (!good) ok = false;
     });
   });
   return ok;

@@ -17,8 +17,8 @@ template <class T> struct Rows {
         n(b.shape().back()),
         step(b.strides().back()),
         whole(b.is_contiguous()),
-        lead(b.shape().begin(), b.shape().end() - 1),
-        strides(b.strides().begin(), b.strides().end() - 1) {}
+        lead(b.shape().without_last()),
+        strides(b.strides().without_last()) {}
   const T* operator()(int64_t r, std::vector<T>& scratch) const {
     if (whole) return data + r * n;
     const T* p = data;
@@ -32,6 +32,19 @@ template <class T> struct Rows {
 // Calls f(begin, end) for ranges of rows of n elements, on the thread pool.
 template <class F> void for_row_tiles(int64_t rows, int64_t n, F&& f) {
   parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n)), f);
+}
+// f(r), or f(r, row r of x), for each.
+template <class F> void over_rows(int64_t rows, int64_t n, F&& f) {
+  for_row_tiles(rows, n, [&](int64_t r, int64_t end) {
+    for (; r < end; ++r) f(r);
+  });
+}
+template <class T, class F> void over_rows(const Buf& x, int64_t rows, F&& f) {
+  const Rows<T> row(x);
+  for_row_tiles(rows, row.n, [&](int64_t r, int64_t end) {
+    std::vector<T> gathered;
+    for (; r < end; ++r) f(r, row(r, gathered));
+  });
 }
 
 }  // namespace tg::cpu::TG_ISA_NS
