@@ -74,9 +74,8 @@ constexpr int64_t kSerial = 1 << 21;  // multiply-adds; fewer run serially
 
 void multiply(const Product& p, Bf16Path path, bool parallel) {
   using namespace packed;
-  static constexpr Kernels<bf16, float> kAvx512{
-      32,     pack_step<false, 0, bf16>, pack_step<true, 0, bf16>, avx512_block<Avx512Bf16, float>, nullptr, nullptr,
-      nullptr};
+  static constexpr Kernels<bf16, float> kAvx512{32, pack_step<false, 0, bf16>, pack_step<true, 0, bf16>,
+                                                avx512_block<Avx512Bf16, float>};
   static constexpr Kernels<bf16, float> kAmx{
       32,         pack_step<false, 0, bf16>, pack_step<true, 0, bf16>, amx_block<AmxBf16, float>, nullptr, enter_tiles,
       leave_tiles};

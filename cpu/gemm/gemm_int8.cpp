@@ -86,27 +86,16 @@ const Int8Kernels* kernels(Int8Path path) {
                                     nullptr,
                                     enter_tiles,
                                     leave_tiles};
-  static constexpr Int8Kernels kAvx512{64,
-                                       pack_step<false, 0, int8_t>,
-                                       pack_step<true, 128, int8_t>,
-                                       avx512_block<small_m::Evex, int32_t>,
-                                       starts_of_rows,
-                                       nullptr,
-                                       nullptr};
+  static constexpr Int8Kernels kAvx512{64, pack_step<false, 0, int8_t>, pack_step<true, 128, int8_t>,
+                                       avx512_block<small_m::Evex, int32_t>, starts_of_rows};
   if (path == Int8Path::amx) return &kAmx;
   if (path == Int8Path::avx512_vnni) return &kAvx512;
 #endif
 #if TG_ISA_LEVEL >= 3
-  static constexpr Int8Kernels kVex{64,
-                                    pack_step256<false, false, 0>,
-                                    pack_step256<false, true, 128>,
-                                    block256<small_m::Vex>,
-                                    starts_of_rows,
-                                    nullptr,
-                                    nullptr};
-  static constexpr Int8Kernels kMadd{
-      32,     pack_step256<true, false, 0>, pack_step256<true, true, 0>, block256<small_m::Madd>, nullptr, nullptr,
-      nullptr};
+  static constexpr Int8Kernels kVex{64, pack_step256<false, false, 0>, pack_step256<false, true, 128>,
+                                    block256<small_m::Vex>, starts_of_rows};
+  static constexpr Int8Kernels kMadd{32, pack_step256<true, false, 0>, pack_step256<true, true, 0>,
+                                     block256<small_m::Madd>};
   if (path == Int8Path::avx_vnni) return &kVex;
   if (path == Int8Path::avx2) return &kMadd;
 #endif

@@ -115,7 +115,7 @@ void multiply(int64_t m, int64_t n, int64_t k, MatView<int8_t> a, MatView<int8_t
     starts[i] = int32_t(0u - uint32_t(Dot::kOffset) * all);
   }
   const int64_t width = std::clamp<int64_t>(kBytes / std::max<int64_t>(k, 1) / kColumns * kColumns, kColumns, 1024);
-  const auto strip = [&](int64_t s) {
+  for_tiles(parallel, (n + width - 1) / width, [&](int64_t s) {
     const int64_t j = s * width, cols = std::min(width, n - j);
     int32_t* const sums = t_sums.get<int32_t>(m * width);
     for (int64_t c = 0; c < cols; c += c + kColumns <= cols ? kColumns : 1)
@@ -131,9 +131,6 @@ void multiply(int64_t m, int64_t n, int64_t k, MatView<int8_t> a, MatView<int8_t
         i += r;
       }
     for (int64_t i = 0; i < m; ++i) store(i, j, cols, sums + i * width);
-  };
-  const int64_t strips = (n + width - 1) / width;
-  if (parallel) return parallel_for(strips, strip);
-  for (int64_t s = 0; s < strips; ++s) strip(s);
+  });
 }
 }  // namespace tg::cpu::TG_ISA_NS::small_m

@@ -31,8 +31,8 @@ template <class T, class Sum> struct Kernels {
   void (*block)(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
                 const Sum* starts);
   // Sums to add to kSide rows of C, from packed A; null: none.
-  void (*starts)(int64_t steps, const std::byte* a, Sum* to);
-  void (*enter)(), (*leave)();
+  void (*starts)(int64_t steps, const std::byte* a, Sum* to) = nullptr;
+  void (*enter)() = nullptr, (*leave)() = nullptr;
   int64_t parts = 1;  // 1 or 3
 };
 
@@ -90,12 +90,10 @@ void dot_rows(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, int
 struct Cut {
   int64_t height, width, down, across;
   template <class F> void for_tiles(int64_t m, int64_t n, bool parallel, F&& tile) const {
-    const auto run = [&](int64_t t) {
+    cpu::for_tiles(parallel, down * across, [&](int64_t t) {
       const int64_t y = t / across, x = t % across, i = y * height, j = x * width;
       tile(i, y + 1 < down ? height : m - i, j, x + 1 < across ? width : n - j);
-    };
-    if (parallel) return parallel_for(down * across, run);
-    for (int64_t t = 0; t < down * across; ++t) run(t);
+    });
   }
 };
 
@@ -139,10 +137,6 @@ template <class T, class Sum> class Blocked {
     most = std::max(4 * unit, most / unit * unit);
     return ceil_div(ceil_div(n, ceil_div(n, most)), unit) * unit;
   }
-  template <class F> void for_tiles(int64_t n, F&& f) const {
-    if (parallel_) return parallel_for(n, f);
-    for (int64_t t = 0; t < n; ++t) f(t);
-  }
   Packed pack(bool of_b, int64_t first, MatView<T> v, int64_t rows, int64_t depth, Scratch& scratch) const {
     const auto pack_step = of_b ? kernels_.pack_b : kernels_.pack_a;
     const int64_t panels = ceil_div(rows, kSide), steps = ceil_div(depth, kernels_.step), parts = kernels_.parts;
@@ -150,7 +144,7 @@ template <class T, class Sum> class Blocked {
     // These panels share cache lines.
     const bool across = v.row == 1 && v.col != 1 && panels >= 8 * kTogether;
     const int64_t together = across ? kTogether / int64_t(sizeof(T)) : 1;
-    for_tiles(ceil_div(panels, together), [&](int64_t group) {
+    for_tiles(parallel_, ceil_div(panels, together), [&](int64_t group) {
       for (int64_t s = 0; s < steps; ++s)
         for (int64_t t = group * together; t < std::min(panels, (group + 1) * together); ++t)
           pack_step(v.at(t * kSide, s * kernels_.step), std::min(kSide, rows - t * kSide),
@@ -166,7 +160,7 @@ template <class T, class Sum> class Blocked {
     if (!kernels_.starts) return;
     const int64_t panels = ceil_div(rows, kSide);
     starts_ = t_starts.get<Sum>(panels * kSide);
-    for_tiles(panels, [&](int64_t t) { kernels_.starts(a_.steps, a_.at(t, 0), starts_ + t * kSide); });
+    for_tiles(parallel_, panels, [&](int64_t t) { kernels_.starts(a_.steps, a_.at(t, 0), starts_ + t * kSide); });
   }
   void multiply(const Block& b) const {
     const int64_t down = ceil_div(b.rows, kSide), across = ceil_div(b.cols, kSide);
@@ -175,7 +169,7 @@ template <class T, class Sum> class Blocked {
     Sum* const kept = whole ? nullptr : t_sums.get<Sum>(down * kSide * ld);
     const int64_t groups = parallel_ ? std::clamp<int64_t>(ceil_div(2 * num_threads(), down), 1, across) : 1;
     const int64_t group = ceil_div(across, groups);
-    for_tiles(down * groups, [&](int64_t t) {
+    for_tiles(parallel_, down * groups, [&](int64_t t) {
       const int64_t i = t / groups * kSide, first = t % groups * group, last = std::min(across, first + group);
       if (first < last) rows(b, i, first, last, whole ? t_own.get<Sum>(kSide * ld) : kept + i * ld, ld);
     });

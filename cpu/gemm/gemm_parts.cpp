@@ -152,7 +152,6 @@ template <int Parts> Kernels<float, float> kernels(bool amx) {
           .pack_a = pack_parts<Parts, false>,
           .pack_b = pack_parts<Parts, true>,
           .block = amx ? amx_block<AmxBf16, float> : avx512_block<Avx512Bf16, float>,
-          .starts = nullptr,
           .enter = amx ? enter_tiles : nullptr,
           .leave = amx ? leave_tiles : nullptr,
           .parts = Parts};

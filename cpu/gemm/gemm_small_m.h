@@ -249,14 +249,12 @@ template <class W> class Product {
     // Long row segments, unless sums would not fit a cache or threads would idle.
     const int64_t wide = std::clamp<int64_t>(n_ / (2 * num_threads()), 256, m_ > 4 ? 1024 : 2048);
     const int64_t width = lines ? kColumns : wide / L * L, tiles = std::max<int64_t>(1, n_ / width);
-    const auto tile = [&](int64_t t) {
+    for_tiles(parallel, tiles, [&](int64_t t) {
       const int64_t j = t * width, cols = t + 1 < tiles ? width : n_ - j;
       Sum* const totals = t_totals.get<Sum>(m_ * ceil_div(cols, L) * L);
       (this->*(lines ? &Product::by_lines : &Product::by_rows))(j, cols, totals);
       put(j, cols, totals);
-    };
-    if (parallel) return parallel_for(tiles, tile);
-    for (int64_t t = 0; t < tiles; ++t) tile(t);
+    });
   }
 
  private:

@@ -40,11 +40,6 @@ template <class T> int64_t rows_at_once(const MatView<T>& a) {
   return a.col == 1 && aliases_in_l1<T>(a.row) ? std::min<int64_t>(kRows, kL1Ways) : kRows;
 }
 
-template <class F> void for_tiles(bool parallel, int64_t n, F&& f) {
-  if (parallel) return parallel_for(n, f);
-  for (int64_t i = 0; i < n; ++i) f(i);
-}
-
 // rows x cols of C at (i, j), at most kRows x kCols. b is packed and zero-padded if cols is between one and two
 // vectors.
 template <class T>

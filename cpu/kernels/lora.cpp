@@ -90,14 +90,11 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context&) {
     std::optional<Rows<T>> base;
     if (in.size() > 3) base.emplace(in[3]);
     const int64_t rows = block_rows(s.rows);
-    const auto run = [&](int64_t tile) {
+    for_tiles(s.rows * s.r * (s.in + s.out) >= kParallel, ceil_div(s.rows, rows), [&](int64_t tile) {
       const int64_t first = tile * rows;
       block<T>(op, s, first, std::min(rows, s.rows - first), x, a, b, base ? &*base : nullptr, out[0].data<T>(),
                out[1].data<T>());
-    };
-    const int64_t tiles = ceil_div(s.rows, rows);
-    if (s.rows * s.r * (s.in + s.out) >= kParallel) return parallel_for(tiles, run);
-    for (int64_t t = 0; t < tiles; ++t) run(t);
+    });
   });
 }
 TG_STRIDED_KERNEL(op::Lora, cpu, lora);

@@ -46,4 +46,10 @@ template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
       detail::address(f));
 }
 
+/// parallel_for(tiles, f), or on the calling thread.
+template <class F> void for_tiles(bool parallel, int64_t tiles, F&& f) {
+  if (parallel) return parallel_for(tiles, f);
+  for (int64_t t = 0; t < tiles; ++t) f(t);
+}
+
 }  // namespace tg::cpu
