@@ -24,21 +24,17 @@ Layouts detail::infer_scalar(std::string_view name, Inputs in, double s, bool in
 }
 
 Tensors op::Add::vjp(const Vjp& v) {
-  return {v.wants(0) ? detail::sum_to(v.grad(), v.in_shape(0)) : Tensor(),
-          v.wants(1) ? detail::sum_to(v.grad(), v.in_shape(1)) : Tensor()};
+  return detail::of_operands(v, [&](size_t) { return v.grad(); });
 }
 Tensors op::Sub::vjp(const Vjp& v) {
-  return {v.wants(0) ? detail::sum_to(v.grad(), v.in_shape(0)) : Tensor(),
-          v.wants(1) ? detail::sum_to(-v.grad(), v.in_shape(1)) : Tensor()};
+  return detail::of_operands(v, [&](size_t i) { return i == 0 ? v.grad() : -v.grad(); });
 }
 Tensors op::Mul::vjp(const Vjp& v) {
-  return {v.wants(0) ? detail::sum_to(v.grad() * v.in(1), v.in_shape(0)) : Tensor(),
-          v.wants(1) ? detail::sum_to(v.grad() * v.in(0), v.in_shape(1)) : Tensor()};
+  return detail::of_operands(v, [&](size_t i) { return v.grad() * v.in(1 - i); });
 }
 Tensors op::Div::vjp(const Vjp& v) {  // d(x/y) = dx / y - (x / y) / y dy
   const Tensor y = v.in(1), gy = v.grad() / y;
-  return {v.wants(0) ? detail::sum_to(gy, v.in_shape(0)) : Tensor(),
-          v.wants(1) ? detail::sum_to(-(gy * (v.in(0) / y)), v.in_shape(1)) : Tensor()};
+  return detail::of_operands(v, [&](size_t i) { return i == 0 ? gy : -(gy * (v.in(0) / y)); });
 }
 Tensor op::Add::vjp_scalar(const Vjp& v, double, bool) { return v.grad(); }
 Tensor op::Sub::vjp_scalar(const Vjp& v, double, bool left) { return left ? -v.grad() : v.grad(); }

@@ -129,6 +129,11 @@ template <class F> std::string expression_of(std::string_view text) {
 Layouts infer_binary(std::string_view name, Inputs, bool integers);
 /// Layout of a tensor and a number, for the op `name`. An Error if the dtype lacks the number.
 Layouts infer_scalar(std::string_view name, Inputs, double s, bool integers);
+/// Gradients of(i) of two operands that broadcast, where wanted.
+template <class F> Tensors of_operands(const Vjp& v, F&& of) {
+  const auto one = [&](size_t i) { return v.wants(i) ? sum_to(of(i), v.in_shape(i)) : Tensor(); };
+  return {one(0), one(1)};
+}
 }  // namespace detail
 
 namespace op {
@@ -188,16 +193,12 @@ template <class F> struct Binary : OpOf<Binary<F>> {
       return F::saves(tracked);
   }
   Tensors vjp(const Vjp& v) const override {
-    if constexpr (has_partials<F>) {
-      const auto grad = [&](size_t i) {
-        return v.wants(i)
-                   ? detail::sum_to(emit1(make_ref<BinaryGrad<F>>(i == 1), {v.in(0), v.in(1), v.grad()}), v.in_shape(i))
-                   : Tensor();
-      };
-      return {grad(0), grad(1)};
-    } else {
+    if constexpr (has_partials<F>)
+      return detail::of_operands(v, [&](size_t i) {
+        return emit1(make_ref<BinaryGrad<F>>(i == 1), {v.in(0), v.in(1), v.grad()});
+      });
+    else
       return F::vjp(v);
-    }
   }
 };
 /// (x) -> F(x, s), or F(s, x) with the number on the left. Keys omit numbers, which often change per step.
