@@ -19,7 +19,7 @@ struct Checkpoint : ViewOp<Checkpoint> {
       : fn(std::move(f)), rng(r), outputs(out), inputs(in) {}
   Layouts infer(Inputs in) const override {
     Layouts r;
-    for (size_t k = 0; k < outputs; ++k) r.emplace_back(in[k].layout()).aliases_input = int(k);
+    for (size_t k = 0; k < outputs; ++k) r.emplace_back(in[k].layout().view_of(k));
     return r;
   }
   Mask saves_in(Mask) const override { return outputs < 31 ? ~(mask_of(outputs) - 1) : mask_of(31); }

@@ -18,6 +18,12 @@ struct Layout {
   /// The input whose storage this views, without a kernel; -1: none.
   int8_t aliases_input = -1;
 
+  /// A view of input i.
+  Layout view_of(size_t i) const {
+    Layout l = *this;
+    l.aliases_input = int8_t(i);
+    return l;
+  }
   /// Row-major order without gaps.
   static Layout contiguous(const Shape& s, DType t, Device d = {}) {
     Layout l{s, Strides::filled(s.size(), 1), 0, t, d};

@@ -8,26 +8,23 @@
 
 namespace tg {
 Layouts op::Reshape::infer(Inputs in) const {
-  Layout l = in[0].layout();
+  Layout l = in[0].layout().view_of(0);
   l.shape = to;
   l.strides = strides;
-  l.aliases_input = 0;
   return {l};
 }
 Tensors op::Reshape::vjp(const Vjp& v) const { return {reshape(v.grad(), v.in_shape(0))}; }
 Layouts op::Transpose::infer(Inputs in) const {
-  Layout l = in[0].layout();
+  Layout l = in[0].layout().view_of(0);
   std::swap(l.shape[a], l.shape[b]);
   std::swap(l.strides[a], l.strides[b]);
-  l.aliases_input = 0;
   return {l};
 }
 Tensors op::Transpose::vjp(const Vjp& v) const { return {transpose(v.grad(), int64_t(a), int64_t(b))}; }
 Layouts op::Slice::infer(Inputs in) const {
-  Layout l = in[0].layout();
+  Layout l = in[0].layout().view_of(0);
   l.offset += start * l.strides[dim];
   l.shape[dim] = stop - start;
-  l.aliases_input = 0;
   return {l};
 }
 Tensors op::Slice::vjp(const Vjp& v) const { return {emit1(make_ref<op::Pad>(dim, start, v.in_shape(0)), {v.grad()})}; }
@@ -35,10 +32,9 @@ Layouts op::Split::infer(Inputs in) const {
   Layouts r;
   int64_t at = 0;
   for (int64_t n : sizes) {
-    Layout l = in[0].layout();
+    Layout l = in[0].layout().view_of(0);
     l.offset += at * l.strides[dim];
     l.shape[dim] = n;
-    l.aliases_input = 0;
     r.emplace_back(l);
     at += n;
   }
@@ -58,7 +54,7 @@ Tensors op::Split::vjp(const Vjp& v) const {
   return {concat(parts, int64_t(dim))};
 }
 Layouts op::Expand::infer(Inputs in) const {
-  Layout l = in[0].layout();
+  Layout l = in[0].layout().view_of(0);
   detail::checked_numel(kName, to);
   const Shape& from = l.shape;
   bool ok = from.size() <= to.size();
@@ -67,7 +63,6 @@ Layouts op::Expand::infer(Inputs in) const {
            in[0], to);
   l.strides = detail::broadcast_strides(l, to);
   l.shape = to;
-  l.aliases_input = 0;
   return {l};
 }
 Tensors op::Expand::vjp(const Vjp& v) const { return {detail::sum_to(v.grad(), v.in_shape(0))}; }

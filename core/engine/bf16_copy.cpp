@@ -11,11 +11,7 @@ using namespace detail;
 // (copy, x): the copy, with the gradient of x.
 struct Bf16Copy : ViewOp<Bf16Copy> {
   static constexpr auto kName = "bf16_copy";
-  Layouts infer(Inputs in) const override {
-    Layouts l{in[0].layout()};
-    l[0].aliases_input = 0;
-    return l;
-  }
+  Layouts infer(Inputs in) const override { return {in[0].layout().view_of(0)}; }
   Tensors vjp(const Vjp& v) const override { return {Tensor(), v.grad()}; }
 };
 

@@ -14,10 +14,7 @@ struct CustomGradient : ViewOp<CustomGradient> {
   CustomGradient(OpPtr o, size_t n) : op(std::move(o)), inputs(n) {}
   Layouts infer(Inputs in) const override {
     Layouts l;
-    for (size_t i = inputs; i < in.size(); ++i) {
-      l.emplace_back(in[i].layout());
-      l.back().aliases_input = int8_t(i);
-    }
+    for (size_t i = inputs; i < in.size(); ++i) l.emplace_back(in[i].layout().view_of(i));
     return l;
   }
   Mask saves_in(Mask tracked) const override { return op->saves_in(tracked); }

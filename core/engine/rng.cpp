@@ -105,7 +105,6 @@ Rng Rng::split(uint64_t stream) const {
 }
 
 uint64_t Rng::below(uint64_t n) {
-  detail::host_draws();
   TG_CHECK(n > 0, value,
            "[rng] below(0) asks for a number from an empty range. n must be at least 1. Check for empty data first.");
   const uint64_t reject = (0 - n) % n;  // the remainders of other draws are equally likely
@@ -125,7 +124,6 @@ void Rng::shuffle(std::span<int64_t> items) {
 }
 
 void Rng::fill_uniform(std::span<float> out, float lo, float hi) {
-  detail::host_draws();
   TG_CHECK(
       lo <= hi && std::isfinite(lo) && std::isfinite(hi - lo), value,
       "[rng] fill_uniform from {} to {}. The bounds must be finite and ordered, their distance finite. Pass lo <= hi.",
@@ -136,13 +134,11 @@ void Rng::fill_uniform(std::span<float> out, float lo, float hi) {
 }
 
 void Rng::fill_normal(std::span<float> out, float mean, float stddev) {
-  detail::host_draws();
   check_spread("fill_normal", mean, stddev);
   fill<Normal>(out, drawn(*this, out.size()), {stddev, mean});
 }
 
 void Rng::fill_truncated_normal(std::span<float> out, float mean, float stddev) {
-  detail::host_draws();
   check_spread("fill_truncated_normal", mean, stddev);
   fill<TruncatedNormal>(out, drawn(*this, out.size()), {stddev, mean});
 }

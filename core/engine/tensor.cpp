@@ -14,11 +14,7 @@ constinit thread_local uint64_t t_id = 0, t_id_end = 0;
 // A view: sharing the Value would keep the tape.
 struct Detach : ViewOp<Detach> {
   static constexpr auto kName = "detach";
-  Layouts infer(Inputs in) const override {
-    Layouts l{in[0].layout()};
-    l[0].aliases_input = 0;
-    return l;
-  }
+  Layouts infer(Inputs in) const override { return {in[0].layout().view_of(0)}; }
 };
 }  // namespace
 
