@@ -25,9 +25,17 @@ Roles roles_of(const SgdOptions& o) { return o.momentum > 0 ? Roles(kMomentum) :
 
 bool is_rate(double x) { return x >= 0 && std::isfinite(x); }
 bool is_beta(double x) { return x >= 0 && x < 1; }
-void check_step(std::string_view op, double lr, int64_t t) {
+void check_step(std::string_view op, bool count, double lr, int64_t t, bool skip, const Tensor& norm) {
+  if (!count && detail::tracing())
+    detail::tracing()->refuse(fmt::format(
+        "[{}] every replay of the compiled function would be step {} with lr {}. Use an Optimizer, or pass a count.",
+        op, t, lr));
   TG_CHECK(is_rate(lr), value, "[{}] lr is {}. It must be 0 or more, and finite.", op, lr);
   TG_CHECK(t >= 1, value, "[{}] the step's number is {}. Steps count from 1.", op, t);
+  TG_CHECK(!skip || norm, value,
+           "[{}] skip_non_finite is set, and no norm was given. A step is skipped by its norm: pass it, with a "
+           "max_norm of infinity to clip nothing.",
+           op);
 }
 // set(x) fills unset values.
 template <class Overrides, class F>
@@ -98,18 +106,6 @@ std::vector<int64_t> firsts_of(std::string_view op, std::span<const int64_t> fir
            "[{}] there are {} first elements of parts and {} weights. Pass one for each weight, or none.", op,
            first.size(), w.size());
   return {first.begin(), first.end()};
-}
-void check_count(std::string_view op, bool count, double lr, int64_t t) {
-  if (!count && detail::tracing())
-    detail::tracing()->refuse(fmt::format(
-        "[{}] every replay of the compiled function would be step {} with lr {}. Use an Optimizer, or pass a count.",
-        op, t, lr));
-}
-void check_skip(std::string_view op, bool skip, const Tensor& norm) {
-  TG_CHECK(!skip || norm, value,
-           "[{}] skip_non_finite is set, and no norm was given. A step is skipped by its norm: pass it, with a "
-           "max_norm of infinity to clip nothing.",
-           op);
 }
 void check_norm(std::string_view op, Inputs rest) {
   for (const Tensor& norm : rest)
@@ -234,10 +230,8 @@ std::vector<AdamWOverrides> adamw_numbers(std::string_view op, std::span<const A
 void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
                 Ref<OptimizerClock> count) {
   constexpr auto kName = op::AdamWStep::kName;
-  check_count(kName, bool(count), lr, t);
+  check_step(kName, bool(count), lr, t, o.skip_non_finite, norm);
   std::vector<Tensor> in = checked_inputs(kName, kAdamW, kMoments, std::array{x.w, x.m, x.v, x.grad}, norm, max_norm);
-  check_step(kName, lr, t);
-  check_skip(kName, o.skip_non_finite, norm);
   auto each = adamw_numbers(kName, x.each, x.w, x.m, o);
   TG_CHECK(x.low.empty() || x.low.size() == x.w.size(), value,
            "[{}] there are low bits for {} of {} weights. Pass all or none.", kName, x.low.size(), x.w.size());
@@ -298,12 +292,10 @@ void detail::adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& 
                                 const AdamWOptions& o, double lr, int64_t t, const AdamWOverrides& own,
                                 const Tensor& norm, double max_norm, Ref<OptimizerClock> count, bool counts) {
   constexpr auto kName = op::AdamWProductStep::kName;
-  check_count(kName, bool(count), lr, t);
+  check_step(kName, bool(count), lr, t, o.skip_non_finite, norm);
   const auto one = [](const Tensor& x) { return Inputs(&x, 1); };
   const std::array lists{one(w), one(m), one(v), one(grad.a), one(grad.b)};
   const std::vector<Tensor> in = checked_inputs(kName, kAdamWProduct, kMoments, lists, norm, max_norm);
-  check_step(kName, lr, t);
-  check_skip(kName, o.skip_non_finite, norm);
   detail::emit_update(
       make_ref<op::AdamWProductStep>(op::AdamWAttributes{
           o, adamw_numbers(kName, {&own, 1}, one(w), one(m), o), {}, {}, lr, max_norm, t, std::move(count), counts}),
@@ -316,7 +308,7 @@ Layouts op::SgdStep::infer(Inputs in) const {
 void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
               Ref<OptimizerClock> count, bool counts) {
   constexpr auto kName = op::SgdStep::kName;
-  check_count(kName, bool(count), lr, t);
+  check_step(kName, bool(count), lr, t, o.skip_non_finite, norm);
   TG_CHECK(is_beta(o.momentum), value, "[sgd_step] momentum is {}. It must be in [0, 1).", o.momentum);
   TG_CHECK(is_beta(o.dampening), value, "[sgd_step] dampening is {}. It must be in [0, 1).", o.dampening);
   TG_CHECK(!o.nesterov || (o.momentum > 0 && o.dampening == 0), value,
@@ -329,8 +321,6 @@ void sgd_step(const SgdTensors& x, const SgdOptions& o, double lr, int64_t t, co
   const std::array without{x.w, x.grad};
   std::vector<Tensor> in = checked_inputs(kName, roles_of(o), o.momentum > 0 ? 2 : 1,
                                           o.momentum > 0 ? std::span<const Inputs>(with) : without, norm, max_norm);
-  check_step(kName, lr, t);
-  check_skip(kName, o.skip_non_finite, norm);
   auto each = overrides_of(kName, x.each, x.w,
                            [&](SgdOverrides& own) { own.weight_decay = own.weight_decay.value_or(o.weight_decay); });
   auto step = make_ref<op::SgdStep>(op::SgdStep::StepAttributes{
