@@ -122,8 +122,13 @@ using Tensors = SmallVec<Tensor, 3>;
 /// A function of tensors, for compile() and custom_vjp().
 using TensorFunction = std::function<std::vector<Tensor>(Inputs)>;
 
-/// A contiguous layout of the shape, dtype and device of x, as most ops infer().
-inline Layout contiguous_like(const Tensor& x) { return Layout::contiguous(x.shape(), x.dtype(), x.device()); }
+/// Contiguous, and like x except for what is given.
+/// @{
+inline Layout contiguous_like(const Tensor& x, const Shape& s, DType t) { return Layout::contiguous(s, t, x.device()); }
+inline Layout contiguous_like(const Tensor& x, const Shape& s) { return contiguous_like(x, s, x.dtype()); }
+inline Layout contiguous_like(const Tensor& x, DType t) { return contiguous_like(x, x.shape(), t); }
+inline Layout contiguous_like(const Tensor& x) { return contiguous_like(x, x.dtype()); }
+/// @}
 namespace detail {
 /// Reserves n consecutive ids for new Variables and returns the first. Never reused. Thread-safe.
 uint64_t next_ids(uint64_t n = 1);

@@ -20,7 +20,7 @@ namespace {
 // x (B, NH, T, HS), stored as (B, T, NH, HS): projections read it without a copy.
 Layout heads_last(const Tensor& x) {
   const Shape& s = x.shape();
-  Layout l = Layout::contiguous(s, x.dtype(), x.device());
+  Layout l = contiguous_like(x, s);
   l.strides = {s[2] * s[1] * s[3], s[3], s[1] * s[3], 1};
   return l;
 }
@@ -110,13 +110,12 @@ Layouts op::Attention::infer(Inputs in) const {
            "as many keys as queries, or {{.causal = false}}.",
            q, k, s[2] - ks[2]);
   check_form(kName, o, q, in.subspan(3));
-  const DType stat = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  return {heads_last(q), Layout::contiguous({s[0], s[1], s[2]}, stat, q.device())};
+  return {heads_last(q), contiguous_like(q, {s[0], s[1], s[2]}, detail::dtype_of_sums(q))};
 }
 Tensors op::Attention::vjp(const Vjp& v) const {
   Tensors in{v.in(0), v.in(1), v.in(2), v.out(0), v.out(1), with_rows(v.grad())};
   for (size_t i = 3; i < v.inputs(); ++i) in.emplace_back(v.in(i));
-  Tensors r = emit(make_ref<op::AttentionGrad>(o), Inputs(in.data(), in.size()));
+  Tensors r = emit(make_ref<op::AttentionGrad>(o), in);
   for (size_t i = 0; i < 3; ++i)
     if (!v.wants(i)) r[i] = Tensor();
   for (size_t i = 3; i < v.inputs(); ++i) r.emplace_back();
@@ -147,14 +146,14 @@ Tensor kept(const op::AttentionForm& o, const Shape& s, Inputs extra, Device d) 
     const Tensor columns = transpose(one_hot(arange(double(c), double(c + n), 1, DType::i64, d), s[3]));
     Tensors in{alike(s[1], s[2]), alike(1, s[3]), expand(columns, {s[0], 1, s[3], n})};
     for (const Tensor& x : extra) in.emplace_back(x);
-    parts.emplace_back(gt(emit(make_ref<op::Attention>(o), Inputs(in.data(), in.size()))[0], 0.0));
+    parts.emplace_back(gt(emit(make_ref<op::Attention>(o), in)[0], 0.0));
   }
-  return concat(Inputs(parts.data(), parts.size()), 3);
+  return concat(parts, 3);
 }
 }  // namespace
 Tensor detail::attention_kept(const Shape& scores, const AttentionOptions& o, Device d) {
   const Tensors extra = inputs_of({}, o);
-  return kept(form_of("attention", o), scores, Inputs(extra.data(), extra.size()), d);
+  return kept(form_of("attention", o), scores, extra, d);
 }
 namespace {
 // G query heads share a key head: (B, NHkv, G, T, HS) of (B, NH, T, HS).
@@ -200,16 +199,15 @@ Tensors op::AttentionGrad::compose(Inputs in) const {
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
   const Tensors in = inputs_of({with_rows(q), with_rows(k), with_rows(v)}, o);
   const op::AttentionForm form = form_of(op::Attention::kName, o);
-  return drawn(emit(make_ref<op::Attention>(form), Inputs(in.data(), in.size())), o);
+  return drawn(emit(make_ref<op::Attention>(form), in), o);
 }
 
 Tensor detail::attention_weights(const Tensor& q, const Tensor& k, const AttentionOptions& o) {
   const Tensors in = inputs_of({q, k, k}, o), extra = inputs_of({}, o);
   const op::AttentionForm form = form_of(op::Attention::kName, o);
-  (void)op::Attention(form).infer(Inputs(in.data(), in.size()));
-  const Inputs spans(extra.data(), extra.size());
-  Tensor p = softmax_of(form, grouped(q, k.size(1)), grouped(k, k.size(1)), spans);
-  if (form.dropout > 0) p = p * factors_of(form, p, spans), o.rng->take(4 * uint64_t(q.size(0) * q.size(1)));
+  (void)op::Attention(form).infer(in);
+  Tensor p = softmax_of(form, grouped(q, k.size(1)), grouped(k, k.size(1)), extra);
+  if (form.dropout > 0) p = p * factors_of(form, p, extra), o.rng->take(4 * uint64_t(q.size(0) * q.size(1)));
   return reshape(p, {q.size(0), q.size(1), q.size(2), k.size(2)}).to(q.dtype());
 }
 
@@ -224,14 +222,13 @@ Layouts op::SelfAttention::infer(Inputs in) const {
            x, kv_heads, heads);
   TG_CHECK(x.size(1) > 0, shape, "[self_attention] x is {}: there are no keys to attend to. Pass at least one row.", x);
   check_form(kName, o, x, in.subspan(1));
-  const DType stat = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  return {Layout::contiguous({x.size(0), x.size(1), heads, x.size(3)}, x.dtype(), x.device()),
-          Layout::contiguous({x.size(0), heads, x.size(1)}, stat, x.device())};
+  return {contiguous_like(x, {x.size(0), x.size(1), heads, x.size(3)}),
+          contiguous_like(x, {x.size(0), heads, x.size(1)}, detail::dtype_of_sums(x))};
 }
 Tensors op::SelfAttention::vjp(const Vjp& v) const {
   Tensors in{v.in(0), v.out(0), v.out(1), with_rows(v.grad())};
   for (size_t i = 1; i < v.inputs(); ++i) in.emplace_back(v.in(i));
-  Tensors r{emit(make_ref<op::SelfAttentionGrad>(o, kv_heads), Inputs(in.data(), in.size()))[0]};
+  Tensors r{emit(make_ref<op::SelfAttentionGrad>(o, kv_heads), in)[0]};
   for (size_t i = 1; i < v.inputs(); ++i) r.emplace_back();
   return r;
 }
@@ -242,13 +239,13 @@ Tensors op::SelfAttentionGrad::compose(Inputs in) const {
   for (const Tensor& x : split(in[0], {heads, kv_heads, kv_heads}, 2)) parts.emplace_back(in_heads(x));
   parts.emplace_back(in_heads(in[1])), parts.emplace_back(in[2]), parts.emplace_back(in_heads(in[3]));
   for (const Tensor& extra : in.subspan(4)) parts.emplace_back(extra);
-  const Tensors d = op::AttentionGrad(o).compose(Inputs(parts.data(), parts.size()));
+  const Tensors d = op::AttentionGrad(o).compose(parts);
   return {concat({in_heads(d[0]), in_heads(d[1]), in_heads(d[2])}, 2)};
 }
 Tensor self_attention(const Tensor& x, int64_t kv_heads, const AttentionOptions& o) {
   const Tensors in = inputs_of({with_rows(x)}, o);
   const op::AttentionForm form = form_of(op::SelfAttention::kName, o);
-  return drawn(emit(make_ref<op::SelfAttention>(form, kv_heads), Inputs(in.data(), in.size())), o);
+  return drawn(emit(make_ref<op::SelfAttention>(form, kv_heads), in), o);
 }
 
 void kernel::by_parts(const op::SelfAttention& op, Bufs in, Bufs out, Context& c,

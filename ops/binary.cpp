@@ -13,7 +13,7 @@ void check_arithmetic(std::string_view name, const Tensor& x, bool integers) {
 Layouts detail::infer_binary(std::string_view name, Inputs in, bool integers) {
   check::same_dtype(name, in[0], in[1]);
   check_arithmetic(name, in[0], integers);
-  return {Layout::contiguous(check::broadcast(name, in), in[0].dtype(), in[0].device())};
+  return {contiguous_like(in[0], check::broadcast(name, in))};
 }
 Layouts detail::infer_scalar(std::string_view name, Inputs in, double s, bool integers) {
   check_arithmetic(name, in[0], integers);

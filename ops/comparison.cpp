@@ -39,12 +39,12 @@ void add_bound(StructuralHash& k, const std::optional<double>& bound) {
 Layouts detail::infer_compare(std::string_view op, Inputs in, bool bools) {
   check::same_dtype(op, in[0], in[1]);
   check_comparable(op, in[0], bools);
-  return {Layout::contiguous(check::broadcast(op, in), DType::boolean, in[0].device())};
+  return {contiguous_like(in[0], check::broadcast(op, in), DType::boolean)};
 }
 Layouts detail::infer_compare_scalar(std::string_view op, Inputs in, double s, bool bools) {
   check_comparable(op, in[0], bools);
   check::representable(op, s, in[0].dtype());
-  return {Layout::contiguous(in[0].shape(), DType::boolean, in[0].device())};
+  return {contiguous_like(in[0], DType::boolean)};
 }
 Tensor eq(const Tensor& x, const Tensor& y) { return compare<op::Eq>(x, y); }
 Tensor ne(const Tensor& x, const Tensor& y) { return compare<op::Ne>(x, y); }
@@ -62,7 +62,7 @@ Tensor ge(const Tensor& x, double s) { return compare<op::Ge>(x, s); }
 Layouts op::Where::infer(Inputs in) const {
   check_bool(kName, "condition", in[0]);
   check::same_dtype(kName, in[1], in[2]);
-  return {Layout::contiguous(check::broadcast(kName, in), in[1].dtype(), in[1].device())};
+  return {contiguous_like(in[1], check::broadcast(kName, in))};
 }
 Tensors op::Where::vjp(const Vjp& v) const {
   const Tensor condition = v.in(0);

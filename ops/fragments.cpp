@@ -25,7 +25,7 @@ Layouts op::FragmentWeights::infer(Inputs in) const {
       x.shape().back() == s.numel(), shape,
       "[fragment_weights] x is {}, selector is {}. x's last size ({}) must be the size of all fragments, {} times {}.",
       x, s, x.shape().back(), s.size(0), s.size(1));
-  return {Layout::contiguous(x.shape().without_last().followed_by(s.size(0)), x.dtype(), x.device())};
+  return {contiguous_like(x, x.shape().without_last().followed_by(s.size(0)))};
 }
 Tensors op::FragmentWeights::vjp(const Vjp& v) const {
   const Shape &xs = v.in_shape(0), &ss = v.in_shape(1);
@@ -65,7 +65,7 @@ Layouts op::IndexMatmul::infer(Inputs in) const {
            a, b, trans_b ? " transposed" : "", a.size(1), k);
   TG_CHECK(index.shape() == Shape{a.size(0)}, shape,
            "[index_matmul] index is {}, a is {}. There must be an index for each row of a ({}).", index, a, a.size(0));
-  return {Layout::contiguous({a.size(0), n}, a.dtype(), a.device())};
+  return {contiguous_like(a, {a.size(0), n})};
 }
 namespace {
 // Row i of x becomes row index[i] of E rows: (B, E N).

@@ -30,7 +30,7 @@ OpWork of_gathered(OpWork w) {
 OpWork op::Gather::work(Bufs in, Bufs out) const { return of_gathered(Op::work(in.last(1), out)); }
 Layouts op::Gather::infer(Inputs in) const {
   check_elements(kName, in[0], in[1], dim);
-  return {Layout::contiguous(in[1].shape(), in[0].dtype(), in[0].device())};
+  return {contiguous_like(in[0], in[1].shape())};
 }
 Tensors op::Gather::vjp(const Vjp& v) const {
   return {scatter_add(zeros(v.in_shape(0), v.in_dtype(0), v.device()), int64_t(dim), v.in(1), v.grad())};
@@ -61,7 +61,7 @@ Layouts op::IndexSelect::infer(Inputs in) const {
            in[1]);
   Shape s = in[0].shape();
   s[dim] = in[1].shape()[0];
-  return {Layout::contiguous(s, in[0].dtype(), in[0].device())};
+  return {contiguous_like(in[0], s)};
 }
 Tensors op::IndexSelect::vjp(const Vjp& v) const { return {index_select_grad(v, 0, dim, v.in(1), v.grad())}; }
 Tensor op::index_select_grad(const Vjp& v, size_t of, size_t dim, const Tensor& index, const Tensor& dy) {
@@ -75,7 +75,7 @@ Layouts op::IndexSelectGrad::infer(Inputs in) const {
   TG_CHECK(in.size() == 2 || (in[2].shape() == s && in[2].dtype() == in[1].dtype()), shape,
            "[{}] adds a gradient {} to {}. Shapes and dtypes must be equal.", kName,
            Layout::contiguous(s, in[1].dtype()), in[2]);
-  return {Layout::contiguous(s, in[1].dtype(), in[1].device())};
+  return {contiguous_like(in[1], s)};
 }
 OpWork op::IndexSelectGrad::work(Bufs in, Bufs out) const {
   if (in.size() == 2) return Op::work(in, out);
@@ -142,7 +142,7 @@ Layouts op::Embedding::infer(Inputs in) const {
   check::index(kName, ids);
   TG_CHECK(table.ndim() == 2, shape, "[embedding] table {} is no matrix. It must be (V, C): one row per id.", table);
   check::computes(kName, table);
-  return {Layout::contiguous(ids.shape().followed_by(table.shape()[1]), table.dtype(), table.device())};
+  return {contiguous_like(table, ids.shape().followed_by(table.shape()[1]))};
 }
 Tensors op::Embedding::vjp(const Vjp& v) const {
   const Tensor ids = v.in(0);

@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/comparison.h>
 #include <tapegrad/ops/composed.h>
@@ -51,11 +52,10 @@ Layouts op::LinearCrossEntropy::infer(Inputs in) const {
            "[linear_cross_entropy] label_smoothing is {}. It must be in [0, 1); 0 is none.", o.loss.label_smoothing);
   TG_CHECK(o.rows >= 0, value,
            "[linear_cross_entropy] {} rows at a time. It must be 1 or more, or 0 for a number by size.", o.rows);
-  const DType t = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  Layouts r{Layout::contiguous(o.loss.reduction == Reduction::none ? rows : Shape(), t, x.device()),
-            Layout::contiguous(rows, t, x.device())};
-  if (keeps_dx) r.emplace_back(Layout::contiguous(x.shape(), t, x.device()));
-  if (keeps_dlogits) r.emplace_back(Layout::contiguous({rows.product(), w.shape()[0]}, x.dtype(), x.device()));
+  const DType t = detail::dtype_of_sums(x);
+  Layouts r{contiguous_like(x, o.loss.reduction == Reduction::none ? rows : Shape(), t), contiguous_like(x, rows, t)};
+  if (keeps_dx) r.emplace_back(contiguous_like(x, t));
+  if (keeps_dlogits) r.emplace_back(contiguous_like(x, {rows.product(), w.shape()[0]}));
   return r;
 }
 double op::LinearCrossEntropy::multiply_adds(Bufs in, Bufs) const { return products(in) * (1 + keeps_dx); }

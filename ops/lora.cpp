@@ -28,8 +28,7 @@ Layouts op::Lora::infer(Inputs in) const {
   if (in.size() > 3)
     TG_CHECK(in[3].shape() == y, shape, "[lora] base is {}, and x {} gives {}. Their shapes must be equal.", in[3], x,
              y);
-  return {Layout::contiguous(y, x.dtype(), x.device()),
-          Layout::contiguous({x.shape().without_last().product(), a.size(1)}, x.dtype(), x.device())};
+  return {contiguous_like(x, y), contiguous_like(x, {x.shape().without_last().product(), a.size(1)})};
 }
 Tensors op::Lora::vjp(const Vjp& v) const {
   constexpr MatmulOptions plain{.precision = MatmulPrecision::highest},

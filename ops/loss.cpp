@@ -32,9 +32,9 @@ Layouts op::CrossEntropy::infer(Inputs in) const {
                : "Did you pass one-hot targets?");
   TG_CHECK(o.label_smoothing >= 0 && o.label_smoothing < 1, value,
            "[cross_entropy] label_smoothing is {}. It must be in [0, 1); 0 is none.", o.label_smoothing);
-  const DType t = logits.dtype() == DType::f64 ? DType::f64 : DType::f32;
-  return {Layout::contiguous(o.reduction == Reduction::none ? rows : Shape(), t, logits.device()),
-          Layout::contiguous(rows, t, logits.device())};
+  const DType t = detail::dtype_of_sums(logits);
+  return {contiguous_like(logits, o.reduction == Reduction::none ? rows : Shape(), t),
+          contiguous_like(logits, rows, t)};
 }
 Tensors op::CrossEntropy::vjp(const Vjp& v) const {
   // push_back: an initializer list would keep the logits alive.
@@ -100,8 +100,7 @@ Tensor reduced_by(Reduction reduction, const Tensor& losses) {
 Layouts op::MseLoss::infer(Inputs in) const {
   const Tensor& x = in[0];
   check_pair(kName, x, in[1], reduction);
-  return {Layout::contiguous(reduction == Reduction::none ? x.shape() : Shape(),
-                             x.dtype() == DType::f64 ? DType::f64 : DType::f32, x.device())};
+  return {contiguous_like(x, reduction == Reduction::none ? x.shape() : Shape(), detail::dtype_of_sums(x))};
 }
 Tensors op::MseLoss::vjp(const Vjp& v) const {  // 2 (x - target), and its negative
   const double factor = reduction == Reduction::mean ? 2 / double(v.in_shape(0).product()) : 2;

@@ -47,7 +47,7 @@ Layouts op::Matmul::infer(Inputs in) const {
   }
   r.push_back(m);
   r.push_back(n);
-  return {Layout::contiguous(r, in[0].dtype(), in[0].device())};
+  return {contiguous_like(in[0], r)};
 }
 double op::Matmul::multiply_adds(Bufs in, Bufs out) const {
   return double(out[0].numel()) * double(in[0].size(in[0].shape().size() - (o.trans_a ? 2 : 1)));
@@ -84,7 +84,7 @@ Layouts op::Linear::infer(Inputs in) const {
   const Shape y = check::linear(kName, x, in[1], in.size() > 2 ? &in[2] : nullptr);
   for (const Tensor& t : in.subspan(1)) check::same_dtype(kName, x, t);
   check::computes(kName, x);
-  return {Layout::contiguous(y, unrounded && x.dtype() == DType::bf16 ? DType::f32 : x.dtype(), x.device())};
+  return {contiguous_like(x, y, unrounded && x.dtype() == DType::bf16 ? DType::f32 : x.dtype())};
 }
 Tensors op::Linear::vjp(const Vjp& v) const {
   const Tensor flat = detail::as_rows(v.grad().to(v.in_dtype(0)));

@@ -11,9 +11,7 @@
 
 namespace tg {
 namespace {
-Layout statistic(const Tensor& x) {
-  return Layout::contiguous(x.shape().without_last(), x.dtype() == DType::f64 ? DType::f64 : DType::f32, x.device());
-}
+Layout statistic(const Tensor& x) { return contiguous_like(x, x.shape().without_last(), detail::dtype_of_sums(x)); }
 
 template <class Op> Layouts infer_norm(const Op& op, Inputs in) {
   constexpr std::string_view kRoles[] = {"weight", "bias"};
@@ -45,7 +43,7 @@ template <class Op> Layouts infer_norm(const Op& op, Inputs in) {
   return l;
 }
 Layouts gradients(const Tensor& dy, const Tensor& x, op::NormWants wants) {
-  const Layout column = Layout::contiguous({x.shape().back()}, x.dtype(), x.device());
+  const Layout column = contiguous_like(x, {x.shape().back()});
   Layouts l;
   if (wants.dx) l.emplace_back(contiguous_like(x));
   if (wants.dw) l.emplace_back(column);

@@ -37,7 +37,7 @@ uint8_t dims_mask(std::string_view op, const Tensor& x, const Dims& dims) {
 }
 uint8_t all_of(const Tensor& x) { return uint8_t((1u << x.ndim()) - 1); }
 Layouts reduce_layout(const Tensor& x, uint8_t dims, bool keep) {
-  return {Layout::contiguous(reduced(x.shape(), dims, keep), x.dtype(), x.device())};
+  return {contiguous_like(x, reduced(x.shape(), dims, keep))};
 }
 }  // namespace
 

@@ -66,7 +66,7 @@ Layouts op::Expand::infer(Inputs in) const {
   return {l};
 }
 Tensors op::Expand::vjp(const Vjp& v) const { return {detail::sum_to(v.grad(), v.in_shape(0))}; }
-Layouts op::Pad::infer(Inputs in) const { return {Layout::contiguous(to, in[0].dtype(), in[0].device())}; }
+Layouts op::Pad::infer(Inputs in) const { return {contiguous_like(in[0], to)}; }
 Tensors op::Pad::vjp(const Vjp& v) const { return {slice(v.grad(), int64_t(dim), start, start + v.in_shape(0)[dim])}; }
 Layouts op::Concat::infer(Inputs in) const {
   Shape s = in[0].shape();
@@ -79,7 +79,7 @@ Layouts op::Concat::infer(Inputs in) const {
              k, in[k], in[0], dim);
     s[dim] += other[dim];
   }
-  return {Layout::contiguous(s, in[0].dtype(), in[0].device())};
+  return {contiguous_like(in[0], s)};
 }
 Tensors op::Concat::vjp(const Vjp& v) const {
   Tensors g;

@@ -14,7 +14,7 @@ Layouts op::Swiglu::infer(Inputs in) const {
            "be even.",
            x, s.back());
   s.back() /= 2;
-  return {Layout::contiguous(s, x.dtype(), x.device())};
+  return {contiguous_like(x, s)};
 }
 Tensors op::Swiglu::vjp(const Vjp& v) const { return {emit1(stateless<op::SwigluGrad>(), {v.in(0), v.grad()})}; }
 

@@ -15,7 +15,7 @@ Layouts op::ArgMax::infer(Inputs in) const {
       dim, x);
   Shape s = x.shape();
   s.erase(dim);
-  return {Layout::contiguous(s, DType::i64, x.device())};
+  return {contiguous_like(x, s, DType::i64)};
 }
 Tensor argmax(const Tensor& x, int64_t dim) {
   const NoGradScope off;  // an index has no gradient
@@ -30,7 +30,7 @@ Layouts op::SelectTopK::infer(Inputs in) const {
            "[topk] k is {}, the rows of {} have {} elements. It must be in [1, {}].", k, x, x.shape().back(),
            x.shape().back());
   const Shape s = x.shape().without_last().followed_by(k);
-  return {Layout::contiguous(s, x.dtype(), x.device()), Layout::contiguous(s, DType::i64, x.device())};
+  return {contiguous_like(x, s), contiguous_like(x, s, DType::i64)};
 }
 Tensors op::SelectTopK::vjp(const Vjp& v) const {
   return {scatter_add(zeros(v.in_shape(0), v.in_dtype(0), v.device()), -1, v.out(1), v.grad())};
@@ -43,7 +43,7 @@ TopK topk(const Tensor& x, int64_t k) {
 Layouts op::ArgSort::infer(Inputs in) const {
   check::ndim_at_least(kName, in[0], 1);
   check::number(kName, in[0]);
-  return {Layout::contiguous(in[0].shape(), DType::i64, in[0].device())};
+  return {contiguous_like(in[0], DType::i64)};
 }
 Tensor argsort(const Tensor& x, int64_t dim, SortOptions o) {
   const NoGradScope off;  // an index has no gradient

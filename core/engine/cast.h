@@ -14,7 +14,7 @@ struct Cast : OpOf<Cast> {
   DType to;
   explicit Cast(DType t) : to(t) {}
   Traits traits() const override { return {.cheap_to_recompute = true}; }
-  Layouts infer(Inputs in) const override { return {Layout::contiguous(in[0].shape(), to, in[0].device())}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0], to)}; }
   Tensors vjp(const Vjp& v) const override { return {v.grad()}; }  // backward() converts if needed
   void key(StructuralHash& k) const override { k.add(uint64_t(to)); }
 };
@@ -22,5 +22,9 @@ struct Cast : OpOf<Cast> {
 
 /// x in the dtype of computation: bf16 becomes f32, so that gradients have no intermediate rounded to 8 bits.
 inline Tensor widened(const Tensor& x) { return x.dtype() == DType::bf16 ? x.to(DType::f32) : x; }
+namespace detail {
+/// f64 for f64, else f32: losses and statistics.
+inline DType dtype_of_sums(const Tensor& x) { return x.dtype() == DType::f64 ? DType::f64 : DType::f32; }
+}  // namespace detail
 
 }  // namespace tg

@@ -63,14 +63,14 @@ Layouts op::QuantizeNf4::infer(Inputs in) const {
       "[quantize_nf4] got {}. It must be (out, in) with rows of whole blocks of {} elements: keep other weights as "
       "bf16.",
       w, l.elements);
-  return {Layout::contiguous({w.size(0), w.size(1) / l.elements * l.bytes}, DType::u8, w.device())};
+  return {contiguous_like(w, {w.size(0), w.size(1) / l.elements * l.bytes}, DType::u8)};
 }
 Layouts op::BlockRows::infer(Inputs in) const {
   check::index(kName, in[0]);
   TG_CHECK(dtype == DType::f64 || dtype == DType::f32 || dtype == DType::bf16, dtype,
            "[block_rows] cannot return {}. Use f64, f32 or bf16.", dtype);
   const Shape rows = in[0].shape().followed_by(shape_of(kName, formats, in.subspan(1))[1]);
-  return {Layout::contiguous(rows, dtype, in[0].device())};
+  return {contiguous_like(in[0], rows, dtype)};
 }
 OpWork op::BlockRows::work(Bufs in, Bufs out) const {  // counts the gathered rows as if of part 0
   OpWork w = Op::work(in.first(1), out);
@@ -95,7 +95,7 @@ template <bool kGrad> Layouts op::BlockProduct<kGrad>::infer(Inputs in) const {
              w, w[0]);
   }
   const Shape y = x.shape().without_last().followed_by(w[kGrad]);
-  return {Layout::contiguous(y, unrounded ? DType::f32 : x.dtype(), x.device())};
+  return {contiguous_like(x, y, unrounded ? DType::f32 : x.dtype())};
 }
 template <bool kGrad> Mask op::BlockProduct<kGrad>::saves_in(Mask tracked) const {
   Mask m = 0;

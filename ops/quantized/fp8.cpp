@@ -26,13 +26,12 @@ Layouts op::QuantizeFp8::infer(Inputs in) const {
   const Tensor& x = in[0];
   detail::check_quantizable(kName, x);
   check::ndim_at_least(kName, x, 1);
-  return {Layout::contiguous(x.shape(), DType::u8, x.device()),
-          Layout::contiguous(x.shape().without_last(), DType::f32, x.device())};
+  return {contiguous_like(x, DType::u8), contiguous_like(x, x.shape().without_last(), DType::f32)};
 }
 Layouts op::DequantizeFp8::infer(Inputs in) const {
   check_codes(kName, in[0], in[1]);
   detail::check_dequantized(kName, dtype);
-  return {Layout::contiguous(in[0].shape(), dtype, in[0].device())};
+  return {contiguous_like(in[0], dtype)};
 }
 Layouts op::Fp8Linear::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
@@ -46,7 +45,7 @@ Layouts op::Fp8Linear::infer(Inputs in) const {
   if (in.size() > 4)
     TG_CHECK(in[4].dtype() == DType::f32, dtype, "[{}] bias is {}. The op takes f32: use .to(DType::f32).", kName,
              in[4]);
-  return {Layout::contiguous(y, dtype, x.device())};
+  return {contiguous_like(x, y, dtype)};
 }
 // Every fp8 value is exact in f32, and so is the product of two.
 Tensors op::Fp8Linear::compose(Inputs in) const {

@@ -32,7 +32,6 @@ void check_absmax(std::string_view op, const Tensor& codes, const Tensor& absmax
            "[{}] the codes are {}, and absmax is {}. It must have one element for each row, or one for all: (1).", op,
            codes, absmax);
 }
-Layout codes_like(const Tensor& x, const Shape& s) { return Layout::contiguous(s, DType::i8, x.device()); }
 Quantized quantized(const Tensors& r, size_t at = 0) { return {r[at], r[at + 1]}; }
 }  // namespace
 
@@ -58,26 +57,25 @@ Error detail::not_quantized(std::string_view op, const Layout& x, int64_t positi
 Layouts op::QuantizeRowwise::infer(Inputs in) const {
   check_input(kName, in[0], absmax_dtype);
   check::ndim_at_least(kName, in[0], 1);
-  return {codes_like(in[0], in[0].shape()),
-          Layout::contiguous(in[0].shape().without_last(), absmax_dtype, in[0].device())};
+  return {contiguous_like(in[0], DType::i8), contiguous_like(in[0], in[0].shape().without_last(), absmax_dtype)};
 }
 Layouts op::QuantizeGlobal::infer(Inputs in) const {
   check_input(kName, in[0], absmax_dtype);
-  return {codes_like(in[0], in[0].shape()), Layout::contiguous({1}, absmax_dtype, in[0].device())};
+  return {contiguous_like(in[0], DType::i8), contiguous_like(in[0], {1}, absmax_dtype)};
 }
 Layouts op::QuantizeRowsAndColumns::infer(Inputs in) const {
   check_input(kName, in[0], absmax_dtype);
   check_matrix(kName, in[0]);
   const int64_t m = in[0].size(0), n = in[0].size(1);
-  return {codes_like(in[0], {m, n}), Layout::contiguous({m}, absmax_dtype, in[0].device()), codes_like(in[0], {n, m}),
-          Layout::contiguous({n}, absmax_dtype, in[0].device())};
+  return {contiguous_like(in[0], DType::i8), contiguous_like(in[0], {m}, absmax_dtype),
+          contiguous_like(in[0], {n, m}, DType::i8), contiguous_like(in[0], {n}, absmax_dtype)};
 }
 Layouts op::Dequantize::infer(Inputs in) const {
   check_codes(kName, in[0]);
   check::ndim_at_least(kName, in[0], 1);
   check_absmax(kName, in[0], in[1]);
   detail::check_dequantized(kName, dtype);
-  return {Layout::contiguous(in[0].shape(), dtype, in[0].device())};
+  return {contiguous_like(in[0], dtype)};
 }
 Layouts op::Int8Linear::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
@@ -96,7 +94,7 @@ Layouts op::Int8Linear::infer(Inputs in) const {
   if (in.size() > 4)
     TG_CHECK(in[4].dtype() == DType::f32, dtype, "[{}] bias is {}. The op takes f32: use .to(DType::f32).", kName,
              in[4]);
-  return {Layout::contiguous(y, dtype, x.device())};
+  return {contiguous_like(x, y, dtype)};
 }
 
 Quantized quantize_rowwise(const Tensor& x, DType absmax_dtype) {

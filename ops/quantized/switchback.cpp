@@ -22,12 +22,12 @@ Layouts op::SwitchBack::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
   for (const Tensor& t : in) detail::check_quantizable(kName, t);
   const Shape y = check::linear(kName, x, w, in.size() > 2 ? &in[2] : nullptr);
-  Layouts r{Layout::contiguous(y, x.dtype(), x.device())};
+  Layouts r{contiguous_like(x, y)};
   if (mode == SwitchBackMode::memory_efficient) {
-    r.emplace_back(Layout::contiguous(x.shape(), DType::i8, x.device()));
-    r.emplace_back(Layout::contiguous(x.shape().without_last(), DType::f32, x.device()));
-    r.emplace_back(Layout::contiguous(w.shape(), DType::i8, x.device()));
-    r.emplace_back(Layout::contiguous({1}, DType::f32, x.device()));
+    r.emplace_back(contiguous_like(x, DType::i8));
+    r.emplace_back(contiguous_like(x, x.shape().without_last(), DType::f32));
+    r.emplace_back(contiguous_like(x, w.shape(), DType::i8));
+    r.emplace_back(contiguous_like(x, {1}, DType::f32));
   }
   return r;
 }

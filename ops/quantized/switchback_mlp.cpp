@@ -43,7 +43,7 @@ Layouts op::SwitchBackMlp::infer(Inputs in) const {
            "[switchback_mlp] the second layer is {}, and its bias {}. The bias must have one element per row ({}).",
            proj, bias ? detail::describe(in[4]) : "none", proj.shape()[0]);
   const Shape y = h.shape.without_last().followed_by(proj.shape()[0]);
-  return {Layout::contiguous(y, in[0].dtype(), in[0].device()), h};
+  return {contiguous_like(in[0], y), h};
 }
 Tensors op::SwitchBackMlp::compose(Inputs in) const {
   const auto bias = [&](size_t i) { return in.size() > 3 ? in[i] : Tensor(); };

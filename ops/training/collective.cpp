@@ -77,7 +77,7 @@ Layouts op::AllReduce::infer(Inputs in) const {
   Layouts all;
   for (const Tensor& x : in) {
     check_contiguous(kName, x);
-    all.emplace_back(Layout::contiguous(x.shape(), detail::reduced_dtype(kName, x.dtype()), x.device()));
+    all.emplace_back(contiguous_like(x, detail::reduced_dtype(kName, x.dtype())));
   }
   all.emplace_back(ticket(in[0].device()));
   return all;
@@ -97,7 +97,7 @@ Layouts op::ReduceScatter::infer(Inputs in) const {
   for (const Tensor& x : in) {
     check_contiguous(kName, x);
     const int64_t n = detail::shard_of(cuts, comm->rank(), begin, x.numel()).n;
-    all.emplace_back(Layout::contiguous({n}, detail::reduced_dtype(kName, x.dtype()), x.device()));
+    all.emplace_back(contiguous_like(x, {n}, detail::reduced_dtype(kName, x.dtype())));
     begin += x.numel();
   }
   all.emplace_back(ticket(in[0].device()));

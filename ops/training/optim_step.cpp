@@ -171,7 +171,7 @@ Layouts op::SquareSums::infer(Inputs in) const {
     check::computes(kName, x);
     segments += (x.numel() + kSegment - 1) / kSegment;
   }
-  return {Layout::contiguous({segments}, DType::f64, in[0].device())};
+  return {contiguous_like(in[0], {segments}, DType::f64)};
 }
 Tensor detail::square_sums(Inputs x) {
   TG_CHECK(!x.empty(), value, "[square_sums] there are no tensors. Pass at least one.");
@@ -182,7 +182,7 @@ Layouts op::NormOfSquareSums::infer(Inputs in) const {
            kName, in[0]);
   TG_CHECK(dtype == DType::f32 || dtype == DType::f64, dtype, "[{}] the dtype is {}. It must be f32 or f64.", kName,
            dtype);
-  return {Layout::contiguous({}, dtype, in[0].device())};
+  return {contiguous_like(in[0], {}, dtype)};
 }
 Tensor detail::norm_of_square_sums(const Tensor& sums, DType dtype) {
   return emit1(make_ref<op::NormOfSquareSums>(dtype), {sums});
@@ -248,7 +248,7 @@ void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t
 
 SplitTensor detail::split_weight(const Tensor& w) {
   TG_CHECK(w.dtype() == DType::f32, dtype, "[split_weight] the weight is {}. It must be f32: use .to(dtype).", w);
-  const auto like = [&](DType t) { return Layout::contiguous(w.shape(), t, w.device()); };
+  const auto like = [&](DType t) { return contiguous_like(w, t); };
   if (detail::running_dry()) return {empty(like(DType::bf16)), empty(like(DType::u16))};
   const auto x = w.to_vector<float>();
   std::vector<bf16> high(x.size());
