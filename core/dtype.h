@@ -66,25 +66,18 @@ DType dtype_from_name(std::string_view name);
 }  // namespace detail
 
 namespace kernel {
-/// Calls `f.template operator()<T>()` for f64, f32 or bf16. The caller has checked d (ops/check.h): others count as
-/// bf16.
-template <class F> void visit_float(DType d, F&& f) {
-  if (d == DType::f64)
-    f.template operator()<double>();
-  else if (d == DType::f32)
-    f.template operator()<float>();
-  else
-    f.template operator()<bf16>();
+/// Calls `f.template operator()<T>()` for d's T of the list, unchecked (ops/check.h): other dtypes count as the last.
+template <class T, class... More, class F> void visit_among(DType d, F&& f) {
+  if constexpr (sizeof...(More) > 0)
+    if (d != dtype_of<T>()) return visit_among<More...>(d, f);
+  f.template operator()<T>();
 }
-/// Calls `f.template operator()<T>()` for i64 or i32. The caller has checked d: others count as i32.
-template <class F> void visit_index(DType d, F&& f) {
-  if (d == DType::i64)
-    f.template operator()<int64_t>();
-  else
-    f.template operator()<int32_t>();
-}
-/// Calls `f.template operator()<T>()` for i64, i32, f64, f32 or bf16. The caller has checked d: others count as bf16.
+/// Among f64, f32, bf16; i64, i32; all five, bf16 last.
+/// @{
+template <class F> void visit_float(DType d, F&& f) { visit_among<double, float, bf16>(d, f); }
+template <class F> void visit_index(DType d, F&& f) { visit_among<int64_t, int32_t>(d, f); }
 template <class F> void visit_number(DType d, F&& f) { is_index(d) ? visit_index(d, f) : visit_float(d, f); }
+/// @}
 /// Calls `f.template operator()<U>()` for an unsigned integer U of the element size: kernels that move elements.
 template <class F> void visit_size(DType d, F&& f) {
   switch (size_of(d)) {

@@ -69,10 +69,7 @@ void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context
   const double* const sums = in[0].data<double>();
   double sum = 0;
   for (int64_t i = 0; i < in[0].numel(); ++i) sum += sums[i];
-  if (out[0].dtype() == DType::f64)
-    *out[0].data<double>() = std::sqrt(sum);
-  else
-    *out[0].data<float>() = float(std::sqrt(sum));
+  kernel::visit_among<double, float>(out[0].dtype(), [&]<class T>() { *out[0].data<T>() = T(std::sqrt(sum)); });
 }
 
 std::optional<double> norm_of(Bufs in, size_t lists) {

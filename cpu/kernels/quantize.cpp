@@ -81,10 +81,7 @@ template <class T> Lines<T> columns_of(const Buf& x) { return {x.data<T>(), x.si
 
 // Callers check absmax for errors.
 void set_state(const Buf& out, int64_t i, float absmax) {
-  if (out.dtype() == DType::f16)
-    out.data<f16>()[i] = f16(absmax);
-  else
-    out.data<float>()[i] = absmax;
+  kernel::visit_among<f16, float>(out.dtype(), [&]<class T>() { out.data<T>()[i] = T(absmax); });
 }
 // Divisors, 1 for a row of zeros; null if is_bad().
 const float* set_states(const Buf& out, int64_t first, int64_t n, const uint32_t* most) {
@@ -149,11 +146,10 @@ template <class F, class T> void gelu_quantize_rows(const op::GeluQuantize& op, 
   if (bad) fail_without_code(op.name(), h, DType::f32);  // GELU of a finite number is finite
 }
 void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context& c) {
-  const auto run = [&]<class T>() {
+  kernel::visit_among<float, bf16>(in[0].dtype(), [&]<class T>() {
     op.by_tanh ? gelu_quantize_rows<op::GeluTanh, T>(op, in[0], out, c)
                : gelu_quantize_rows<op::Gelu, T>(op, in[0], out, c);
-  };
-  in[0].dtype() == DType::f32 ? run.template operator()<float>() : run.template operator()<bf16>();
+  });
 }
 
 // Calls f(p, at, n) for contiguous segments, on the thread pool; `at`: row-major index. Strided elements use scratch.

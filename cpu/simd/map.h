@@ -111,11 +111,6 @@ template <class Y, class... X, class F> void map(Bufs in, Bufs out, F f) {
   map_blocks<sizeof...(X)>(in, out[0], bits ? Bf16::as_bits : Bf16::as_f32, BlockLoop<sizeof...(X)>(loop));
 }
 
-template <class F> void visit_computed(DType d, F&& f) {
-  if (d == DType::f64)
-    f.template operator()<double>();
-  else
-    f.template operator()<float>();
-}
+template <class F> void visit_computed(DType d, F&& f) { kernel::visit_among<double, float>(d, f); }
 
 }  // namespace tg::cpu::TG_ISA_NS

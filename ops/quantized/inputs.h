@@ -12,13 +12,6 @@ void check_quantizable(std::string_view op, const Tensor& x);
 /// An Error unless dequantization can give d.
 void check_dequantized(std::string_view op, DType d);
 /// Calls `f.template operator()<T>()` for a quantizable d; f16 for any other, unchecked.
-template <class F> void visit_quantizable(DType d, F&& f) {
-  if (d == DType::f32)
-    f.template operator()<float>();
-  else if (d == DType::bf16)
-    f.template operator()<bf16>();
-  else
-    f.template operator()<f16>();
-}
+template <class F> void visit_quantizable(DType d, F&& f) { kernel::visit_among<float, bf16, f16>(d, f); }
 
 }  // namespace tg::detail
