@@ -149,15 +149,12 @@ template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to)
     for (int64_t j = 0; j < kPanel<T>; ++j) to[t * kPanel<T> + j] = j < cols ? x.p[t * x.row + j * x.col] : T(0);
 #endif
 }
-template void gemm_in_cache(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, bool, Triangle);
-template void gemm_in_cache(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, bool,
-                            Triangle);
-template void pack_panel(int64_t, int64_t, MatView<float>, float*);
-template void pack_panel(int64_t, int64_t, MatView<double>, double*);
-template void gemm(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t, GemmOptions<float>);
-template void gemm(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t, GemmOptions<double>);
-template void gemm_serial(int64_t, int64_t, int64_t, MatView<float>, MatView<float>, float*, int64_t,
-                          GemmOptions<float>);
-template void gemm_serial(int64_t, int64_t, int64_t, MatView<double>, MatView<double>, double*, int64_t,
-                          GemmOptions<double>);
+#define TG_INSTANTIATE(T)                                                                                      \
+  template void gemm_in_cache(int64_t, int64_t, int64_t, MatView<T>, MatView<T>, T*, int64_t, bool, Triangle); \
+  template void pack_panel(int64_t, int64_t, MatView<T>, T*);                                                  \
+  template void gemm(int64_t, int64_t, int64_t, MatView<T>, MatView<T>, T*, int64_t, GemmOptions<T>);          \
+  template void gemm_serial(int64_t, int64_t, int64_t, MatView<T>, MatView<T>, T*, int64_t, GemmOptions<T>)
+TG_INSTANTIATE(float);
+TG_INSTANTIATE(double);
+#undef TG_INSTANTIATE
 }  // namespace tg::cpu::TG_ISA_NS

@@ -33,6 +33,7 @@ struct Product {
       for (int64_t s = 0; s < cols; ++s) to[s] = bf16(sums[s]);
     }
   }
+  void operator()(int64_t i, int64_t j, int64_t cols, float* sums) const { store(i, 1, j, cols, sums, cols); }
 };
 // Widens blocks and calls gemm_serial in f32. Except with Eigen, the split changes no bit.
 namespace widened {
@@ -79,21 +80,16 @@ void multiply(const Product& p, Bf16Path path, bool parallel) {
   static constexpr Kernels<bf16, float> kAmx{
       32,         pack_step<false, 0, bf16>, pack_step<true, 0, bf16>, amx_block<AmxBf16, float>, nullptr, enter_tiles,
       leave_tiles};
-  const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
-  const packed::Product<bf16, float> product{p.m, p.n, p.k, p.a, p.b, store};
+  const packed::Product<bf16, float> product{p.m, p.n, p.k, p.a, p.b, p};
   Blocked(product, path == Bf16Path::amx ? kAmx : kAvx512, parallel && p.m * p.n * p.k >= kSerial).run();
 }
 }  // namespace paired
-void run_amx_small_m(const Product& p, bool parallel) {
-  const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
-  packed::AmxSmallM({p.m, p.n, p.k, p.a, p.b, store}).run(parallel);
-}
+void run_amx_small_m(const Product& p, bool parallel) { packed::AmxSmallM({p.m, p.n, p.k, p.a, p.b, p}).run(parallel); }
 #endif
 
 #if TG_ISA_LEVEL >= 3
 template <class Fma> void run_small_m(const Product& p, bool parallel) {
-  const auto store = [&](int64_t i, int64_t j, int64_t n, float* sums) { p.store(i, 1, j, n, sums, n); };
-  small_m::Product<Fma>(p.m, p.n, p.k, p.a, p.b, store).run(parallel);
+  small_m::Product<Fma>(p.m, p.n, p.k, p.a, p.b, p).run(parallel);
 }
 #endif
 

@@ -23,9 +23,8 @@ template <class To, class From> To convert(From x) {
     return To(compute_t<To>(x));
   }
 }
-using At = std::array<int64_t, 2>;
 template <class From, class To> void direct(const Buf& in, const Buf& out) {
-  for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At at, At step) {
+  for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At<2> at, At<2> step) {
     map_row(
         n, out.data<To>() + at[0], [](auto x) { return x; }, RowOperand<From>(in.data<From>() + at[1], step[1]));
   });
@@ -38,7 +37,7 @@ template <class W, class To> void narrow(const W* from, int64_t n, To* to) {
   for (int64_t i = 0; i < n; ++i) to[i] = convert<To>(from[i]);
 }
 void through_wide(const Buf& in, const Buf& out) {
-  for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At at, At step) {
+  for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At<2> at, At<2> step) {
     for (int64_t b = 0; b < n; b += kBlock) {
       const int64_t m = std::min(kBlock, n - b), from = at[1] + b * step[1];
       const auto store = [&](const auto* wide) {
@@ -71,7 +70,7 @@ inline void convert_8(const f16* x, float* y) {
   _mm256_storeu_ps(y, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))));
 }
 template <class From, class To> void by_f16c(const Buf& in, const Buf& out) {
-  for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At at, At step) {
+  for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At<2> at, At<2> step) {
     const From* const x = in.data<From>() + at[1];
     To* const y = out.data<To>() + at[0];
     for (int64_t i = 0; i < n; i += 8) {

@@ -64,8 +64,7 @@ void dropout(const op::Dropout& op, Bufs in, Bufs out, Context&) {
     using C = compute_t<T>;
     const auto scale = C(1 / (1 - op.p));
     T* y = out[0].data<T>();
-    using At = std::array<int64_t, 2>;
-    for_rows<2>(out[0].shape(), {out[0].strides(), in[0].strides()}, [&](int64_t n, const At& at, const At& step) {
+    for_rows<2>(out[0].shape(), {out[0].strides(), in[0].strides()}, [&](int64_t n, At<2> at, At<2> step) {
       RowOperand<T> x(in[0].data<T>() + at[1], step[1]);
       uint32_t words[Stream::kWords];
       for (int64_t i = 0; i < n; i += kBlock) {

@@ -42,8 +42,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
     const bool many = m * n * k < (1 << 20);  // small matrices: one thread each
     const auto range = [&](int64_t begin, int64_t end) {
       int64_t i = begin;
-      using At = std::array<int64_t, 2>;
-      walk.rows(begin, end, [&](int64_t r, At at, At step) {
+      walk.rows(begin, end, [&](int64_t r, At<2> at, At<2> step) {
         for (int64_t x = 0; x < r; ++x, ++i) {
           const auto a = matrix(in[0], at[0] + x * step[0], op.o.trans_a),
                      b = matrix(in[1], at[1] + x * step[1], op.o.trans_b);

@@ -26,9 +26,8 @@ template <class T> float f32_square_sum(int64_t n, const T* p) {
   return std::numeric_limits<float>::quiet_NaN();
 }
 template <class T> double square_sum(const Buf& x, const Walk<1>& walk, int64_t begin, int64_t end) {
-  using At = std::array<int64_t, 1>;
   double sum = 0;
-  walk.rows(begin, end, [&](int64_t n, const At& at, const At& step) {
+  walk.rows(begin, end, [&](int64_t n, const At<1>& at, const At<1>& step) {
     RowOperand<T> row(x.data<T>() + at[0], step[0]);
     for (int64_t i = 0; i < n; i += kBlock) {
       const int64_t m = std::min(kBlock, n - i);
@@ -168,8 +167,7 @@ template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads,
   parallel_for(int64_t(tiles.size()), [&](int64_t t) {
     const auto& [k, begin, end] = tiles[size_t(t)];
     const auto run = [&]<class W, class M, class G>() {
-      using At = std::array<int64_t, kAll>;
-      walks[k].rows(begin, end, [&](int64_t size, const At& at, const At& step) {
+      walks[k].rows(begin, end, [&](int64_t size, const At<kAll>& at, const At<kAll>& step) {
         [&]<size_t... I>(std::index_sequence<I...>) {
           const auto to = [&](int64_t o) { return std::tuple(out[I * n + k].template data<ListOf<I, W, M>>() + o...); };
           [&](auto&& grad, auto&&... from) {
@@ -183,16 +181,16 @@ template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads,
       });
     };
     const auto of_gradient = [&]<class W, class M>() {
-      grads[k].dtype() == DType::bf16 ? run.template operator()<W, M, bf16>() : run.template operator()<W, M, float>();
+      kernel::visit_among<bf16, float>(grads[k].dtype(), [&]<class G>() { run.template operator()<W, M, G>(); });
     };
     if (out[k].dtype() == DType::f64) return run.template operator()<double, double, double>();
-    if constexpr (kLists == 3) {
-      const bool narrow = out[n + k].dtype() == DType::bf16;
-      if (out[k].dtype() == DType::bf16)
-        return narrow ? of_gradient.template operator()<bf16, bf16>() : of_gradient.template operator()<bf16, float>();
-      if (narrow) return of_gradient.template operator()<float, bf16>();
-    }
-    of_gradient.template operator()<float, float>();
+    if constexpr (kLists == 3)
+      kernel::visit_among<bf16, float>(out[k].dtype(), [&]<class W>() {
+        kernel::visit_among<bf16, float>(out[n + k].dtype(),
+                                         [&]<class M>() { of_gradient.template operator()<W, M>(); });
+      });
+    else
+      of_gradient.template operator()<float, float>();
   });
 }
 template <template <class> class Numbers> struct Both {

@@ -154,8 +154,7 @@ void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context& c) {
 
 // Calls f(p, at, n) for contiguous segments, on the thread pool; `at`: row-major index. Strided elements use scratch.
 template <class T, class F> void for_segments(const Buf& x, F&& f) {
-  using At = std::array<int64_t, 2>;
-  for_rows<2>(x.shape(), {dense(x.shape()), x.strides()}, [&](int64_t n, const At& at, const At& step) {
+  for_rows<2>(x.shape(), {dense(x.shape()), x.strides()}, [&](int64_t n, const At<2>& at, const At<2>& step) {
     const T* p = x.data<T>() + at[1];
     T some[kSide];
     if (step[1] == 1) return f(p, at[0], n);

@@ -294,8 +294,7 @@ void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context&) {
       each[d] = reduced ? 0 : int64_t(step);
       if (!reduced) step *= size_t(x.size(d));
     }
-    using At = std::array<int64_t, 3>;
-    for_rows<3>(x.shape(), {dx.strides(), x.strides(), each}, [&](int64_t n, const At& at, const At& step) {
+    for_rows<3>(x.shape(), {dx.strides(), x.strides(), each}, [&](int64_t n, const At<3>& at, const At<3>& step) {
       map_row(
           n, dx.data<T>() + at[0], [](C a, C b, C g) { return same(a, b) ? g : C(0); },
           RowOperand<T>(x.data<T>() + at[1], step[1]), RowOperand<T>(y + at[2], step[2]),

@@ -22,9 +22,8 @@ struct Pick {
   int64_t step, size;  // step and size of x along the indexed dimension
 
   template <class T, class I> bool run() const {  // false: an index is outside
-    using At = std::array<int64_t, 3>;
     std::atomic<bool> ok = true;
-    const auto row = [&](int64_t n, const At& at, const At& s) {
+    const auto row = [&](int64_t n, const At<3>& at, const At<3>& s) {
       T* to = y.raw<T>() + at[0];
       const T* from = x.raw<T>() + at[1];
       const I* id = index.data<I>() + at[2];
@@ -102,8 +101,7 @@ bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides,
   const int64_t grain = std::max<int64_t>(apart ? 1 : 256, kGrain / std::max<int64_t>(1, n));
   std::atomic<bool> ok = true;
   parallel_for(walk.shape.product(), grain, [&](int64_t begin, int64_t end) {
-    using At = std::array<int64_t, 3>;
-    walk.rows(begin, end, [&](int64_t lines, const At& at, const At& s) {
+    walk.rows(begin, end, [&](int64_t lines, const At<3>& at, const At<3>& s) {
       A* to = y + at[0];
       const I* id = index.data<I>() + at[1];
       const T* from = src.data<T>() + at[2];

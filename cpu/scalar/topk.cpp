@@ -18,9 +18,8 @@ template <class T, class F> void for_each_row(const Buf& x, size_t dim, F&& f) {
   const Walk<1> walk(rest, {from});
   parallel_for(rest.product(), std::max<int64_t>(1, kGrain / std::max<int64_t>(1, x.size(dim))),
                [&](int64_t begin, int64_t end) {
-                 using At = std::array<int64_t, 1>;
                  int64_t row = begin;
-                 walk.rows(begin, end, [&](int64_t n, const At& at, const At& step) {
+                 walk.rows(begin, end, [&](int64_t n, const At<1>& at, const At<1>& step) {
                    for (int64_t i = 0; i < n; ++i) f(row++, x.data<T>() + at[0] + i * step[0]);
                  });
                });

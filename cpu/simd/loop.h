@@ -14,6 +14,8 @@ inline constexpr int64_t kGrain =
     // Elements per tile: about 5 us of cheap work, more than a wake-up costs.
     1 << 14;
 
+// Per operand.
+template <size_t N> using At = std::array<int64_t, N>;
 template <size_t N> struct Walk {
   Shape shape;  // merged; never empty
   std::array<Strides, N> strides;
@@ -43,7 +45,7 @@ template <size_t N> struct Walk {
     if (begin >= end) return;  // size 0
     const size_t inner = shape.size() - 1;
     int64_t index[kMaxDims] = {};
-    std::array<int64_t, N> at{}, step;
+    At<N> at{}, step;
     for (size_t d = inner + 1, rest = size_t(begin); d-- > 0; rest /= size_t(shape[d]))
       index[d] = int64_t(rest % size_t(shape[d]));
     for (size_t k = 0; k < N; ++k) {
@@ -65,8 +67,7 @@ template <size_t N> struct Walk {
   }
 };
 
-template <size_t N>
-using RowFn = FunctionRef<void(int64_t n, const std::array<int64_t, N>& at, const std::array<int64_t, N>& step)>;
+template <size_t N> using RowFn = FunctionRef<void(int64_t n, const At<N>& at, const At<N>& step)>;
 
 template <size_t N> void run_rows(const Shape& s, const std::array<Strides, N>& strides, RowFn<N> row) {
   const Walk<N> walk(s, strides);
@@ -77,7 +78,7 @@ template <size_t N, class F> void for_rows(const Shape& s, const std::array<Stri
 }
 template <size_t N, class F> void for_indices(const Shape& s, const std::array<Strides, N>& strides, F&& f) {
   const Walk<N> walk(s, strides);
-  walk.rows(0, walk.shape.product(), [&](int64_t n, std::array<int64_t, N> at, const std::array<int64_t, N>& step) {
+  walk.rows(0, walk.shape.product(), [&](int64_t n, At<N> at, const At<N>& step) {
     for (int64_t i = 0; i < n; ++i) {
       [&]<size_t... K>(std::index_sequence<K...>) { f(at[K]...); }(std::make_index_sequence<N>());
       for (size_t k = 0; k < N; ++k) at[k] += step[k];
@@ -99,8 +100,7 @@ inline std::vector<int64_t> flat_indices(const Buf& b) {
 }
 // Copies the elements of `from` to `to`, with `strides` over the same shape.
 template <class T> void copy_elements(const Buf& from, T* to, const Strides& strides) {
-  using At = std::array<int64_t, 2>;
-  for_rows<2>(from.shape(), {strides, from.strides()}, [&](int64_t n, const At& at, const At& step) {
+  for_rows<2>(from.shape(), {strides, from.strides()}, [&](int64_t n, const At<2>& at, const At<2>& step) {
     T* const y = to + at[0];
     const T* const x = from.raw<T>() + at[1];
     if (step[0] == 1 && step[1] == 1)

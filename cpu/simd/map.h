@@ -80,8 +80,7 @@ template <size_t N> void map_blocks(Bufs in, const Buf& out, Bf16 how, BlockLoop
   }
   std::array<Strides, N + 1> strides{out.strides()};
   for (size_t k = 0; k < N; ++k) strides[k + 1] = tg::detail::broadcast_strides(*in[k].layout, s);
-  using At = std::array<int64_t, N + 1>;
-  for_rows<N + 1>(s, strides, [&](int64_t n, const At& at, const At& step) {
+  for_rows<N + 1>(s, strides, [&](int64_t n, const At<N + 1>& at, const At<N + 1>& step) {
     [&]<size_t... K>(std::index_sequence<K...>) {
       std::array<BlockOperand, N> x{BlockOperand(in[K], how, at[K + 1], step[K + 1], n)...};
       for (int64_t i = 0; i < n; i += kBlock) {
