@@ -139,12 +139,10 @@ void few_rows(int64_t m, int64_t k, MatView<typename W::T> x, const Parts& parts
           for (int64_t v = 0; v < wide && s * wide + v < rows; v += L)
             put(i, first + s * wide + v, std::min(L, rows - s * wide - v), totals + v * m + i * L);
       };
-      const int64_t strips = ceil_div(rows, wide);
-      if (rows * k >= kSerial)
-        return parallel_for(strips, std::max<int64_t>(1, (1 << 15) / (wide * k)), [&](int64_t b, int64_t e) {
-          for (int64_t s = b; s < e; ++s) strip(s);
-        });
-      for (int64_t s = 0; s < strips; ++s) strip(s);
+      const int64_t strips = ceil_div(rows, wide), some = rows * k >= kSerial ? (1 << 15) / (wide * k) : strips;
+      parallel_for(strips, std::max<int64_t>(1, some), [&](int64_t b, int64_t e) {
+        for (int64_t s = b; s < e; ++s) strip(s);
+      });
     });
 }
 // False unless gemm() would take the path for few rows.

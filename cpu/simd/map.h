@@ -10,7 +10,7 @@ enum class Bf16 { as_f32, as_bits };  // form of bf16 in loops
 class BlockOperand {
  public:
   BlockOperand(const Buf& b, Bf16 how, int64_t at, int64_t step, int64_t n)
-      : size_(size_of(b.dtype())), step_(step), widen_(b.dtype() == DType::bf16 && how == Bf16::as_f32) {
+      : dtype_(b.dtype()), size_(size_of(dtype_)), step_(step), widen_(dtype_ == DType::bf16 && how == Bf16::as_f32) {
     p_ = b.bytes + (b.layout->offset + at) * int64_t(size_);
     if (step_ == 0) gather(0, std::min(kBlock, n));  // once for all blocks
   }
@@ -39,14 +39,10 @@ class BlockOperand {
   }
   [[gnu::noinline]] void gather(int64_t at, int64_t n) {
     if (widen_) return gather_bf16(at, n);
-    switch (size_) {
-      case 1: return gather_as<uint8_t>(at, n);
-      case 2: return gather_as<uint16_t>(at, n);
-      case 4: return gather_as<uint32_t>(at, n);
-      default: return gather_as<uint64_t>(at, n);
-    }
+    kernel::visit_size(dtype_, [&]<class U>() { gather_as<U>(at, n); });
   }
   const std::byte* p_;
+  DType dtype_;
   size_t size_;
   int64_t step_;
   bool widen_;
