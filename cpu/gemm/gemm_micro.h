@@ -132,10 +132,7 @@ void narrow_tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int6
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r, c += ldc) some.store(c, add ? sum[r] + some.load(c) : sum[r]);
 }
-template <class T>
-inline constexpr auto kNarrowTiles = []<int... R>(std::integer_sequence<int, R...>) {
-  return std::array<decltype(&narrow_tile<1, T>), sizeof...(R)>{narrow_tile<R + 1, T>...};
-}(std::make_integer_sequence<int, kRows>());
+template <class T> inline constexpr auto kNarrowTiles = functions_of<kRows>([]<int R>() { return &narrow_tile<R, T>; });
 
 // Prefetches contiguous rows or columns. Hint: 3 to L1, 2 to L2.
 template <class T> struct Ahead {
@@ -205,9 +202,7 @@ void streaming_tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, T
 }
 
 template <int W, class Fma>
-inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
-  return std::array<decltype(&tile<1, 1, Fma>), sizeof...(R)>{tile<R + 1, W, Fma>...};
-}(std::make_integer_sequence<int, kRows>());
+inline constexpr auto kTiles = functions_of<kRows>([]<int R>() { return &tile<R, W, Fma>; });
 
 #if TG_ISA_LEVEL == 3
 // Immediate offsets and k unrolled by 4 leave few instructions next to the FMAs.
@@ -236,9 +231,7 @@ template <int R, int W, class T> void packed_tile(int64_t k, const T* a, const T
     for (int w = 0; w < W; ++w) store_vector(c + w * L, add ? sum[r][w] + load_vector(c + w * L) : sum[r][w]);
 }
 template <int W, class T>
-inline constexpr auto kPackedTiles = []<int... R>(std::integer_sequence<int, R...>) {
-  return std::array<decltype(&packed_tile<1, 1, T>), sizeof...(R)>{packed_tile<R + 1, W, T>...};
-}(std::make_integer_sequence<int, kRows>());
+inline constexpr auto kPackedTiles = functions_of<kRows>([]<int R>() { return &packed_tile<R, W, T>; });
 #endif
 template <int W, class T>
 void run_tile(int64_t rows, int64_t k, MatView<T> a, const T* b, int64_t bk, T* c, int64_t ldc, bool add) {

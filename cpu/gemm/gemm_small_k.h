@@ -67,9 +67,7 @@ void register_block(const Product<T>& p, int64_t i, int64_t m, int64_t j, int64_
   for (; r < m; ++r) run(register_rows<1, K, false, T>, r);
 }
 template <class T>
-inline constexpr auto kRegisterBlocks = []<int... K>(std::integer_sequence<int, K...>) {
-  return std::array<decltype(&register_block<1, T>), sizeof...(K)>{register_block<K + 1, T>...};
-}(std::make_integer_sequence<int, kStep>());
+inline constexpr auto kRegisterBlocks = functions_of<kStep>([]<int K>() { return &register_block<K, T>; });
 
 template <class T> bool fits_registers(const Product<T>& p) {
   return p.b.col == 1 && p.k <= (p.o.accumulate ? kStep : kRegisters) && p.m > small_m::kMost && p.n >= kLanes<T>;

@@ -202,14 +202,9 @@ void rows_tile(int64_t k, const typename W::Lane* a, const typename W::T* b, int
     if constexpr (V == 2) store(right[r], (R + r) * L);
   }
 }
-template <class W>
-inline constexpr auto kLinesTiles = []<int... R>(std::integer_sequence<int, R...>) {
-  return std::array<decltype(&lines_tile<W, 1>), kGroup>{lines_tile<W, R + 1>...};
-}(std::make_integer_sequence<int, kGroup>());
+template <class W> inline constexpr auto kLinesTiles = functions_of<kGroup>([]<int R>() { return &lines_tile<W, R>; });
 template <class W, int V = 1>
-inline constexpr auto kRowsTiles = []<int... R>(std::integer_sequence<int, R...>) {
-  return std::array<decltype(&rows_tile<W, V, 1>), sizeof...(R)>{rows_tile<W, V, R + 1>...};
-}(std::make_integer_sequence<int, kGroup / V>());
+inline constexpr auto kRowsTiles = functions_of<kGroup / V>([]<int R>() { return &rows_tile<W, V, R>; });
 
 // A (m x k) as (groups, units, rows of a group), and the length of a chain.
 template <class W> struct PackedRows {

@@ -3,6 +3,9 @@
 #include <tapegrad/cpu/simd/function_ref.h>
 #include <tapegrad/cpu/simd/vector.h>
 
+#include <array>
+#include <utility>
+
 namespace tg::cpu::TG_ISA_NS {
 
 // Whether a row has the same bits alone and in any batch.
@@ -22,6 +25,12 @@ template <class T> struct GemmOptions {
 };
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// of<1>() to of<N>().
+template <int N, class F> constexpr auto functions_of(F of) {
+  return [&]<int... I>(std::integer_sequence<int, I...>) {
+    return std::array{of.template operator()<I + 1>()...};
+  }(std::make_integer_sequence<int, N>());
+}
 
 template <class T> struct Product {
   int64_t m, n, k;
