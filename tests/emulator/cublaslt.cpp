@@ -140,11 +140,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l, cublas
                                                 const void* v, std::size_t n) {
   if (!l) return refuse(CUBLAS_STATUS_INVALID_VALUE, "no layout");
   switch (a) {
-    case CUBLASLT_MATRIX_LAYOUT_TYPE: return set(l->type, v, n);
     case CUBLASLT_MATRIX_LAYOUT_ORDER: return set(l->order, v, n);
-    case CUBLASLT_MATRIX_LAYOUT_ROWS: return set(l->rows, v, n);
-    case CUBLASLT_MATRIX_LAYOUT_COLS: return set(l->cols, v, n);
-    case CUBLASLT_MATRIX_LAYOUT_LD: return set(l->ld, v, n);
     case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return set(l->batch, v, n);
     case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return set(l->stride, v, n);
     case CUBLASLT_MATRIX_LAYOUT_BATCH_MODE: return set(l->mode, v, n);
@@ -160,8 +156,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
                                               std::size_t n) {
   if (!d) return refuse(CUBLAS_STATUS_INVALID_VALUE, "no descriptor");
   switch (a) {
-    case CUBLASLT_MATMUL_DESC_COMPUTE_TYPE: return set(d->compute, v, n);
-    case CUBLASLT_MATMUL_DESC_SCALE_TYPE: return set(d->scale, v, n);
     case CUBLASLT_MATMUL_DESC_POINTER_MODE: return set(d->pointers, v, n);
     case CUBLASLT_MATMUL_DESC_TRANSA: return set(d->trans_a, v, n);
     case CUBLASLT_MATMUL_DESC_TRANSB: return set(d->trans_b, v, n);
@@ -169,7 +163,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(d->bias, v, n);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return set(d->aux, v, n);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return set(d->aux_ld, v, n);
-    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return set(d->sm_target, v, n);
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return set(d->scale_a, v, n);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return set(d->scale_b, v, n);
     case CUBLASLT_MATMUL_DESC_D_SCALE_POINTER: return set(d->scale_d, v, n);

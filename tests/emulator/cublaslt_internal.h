@@ -25,7 +25,7 @@ struct Desc {
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   void *bias = nullptr, *aux = nullptr;
   std::int64_t aux_ld = 0;
-  std::int32_t bias_type = -1, sm_target = 0;
+  std::int32_t bias_type = -1;
   std::int8_t fast_accumulation = 0;
   const float *scale_a = nullptr, *scale_b = nullptr, *scale_d = nullptr;
   std::int32_t scale_mode_a = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;

@@ -189,34 +189,18 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   std::strcpy(p->name, "emulated GPU");
   std::size_t free = 0;
   memory_left(&free, &p->totalGlobalMem);
-  p->sharedMemPerBlock = shared_default;
-  p->sharedMemPerBlockOptin = shared_limit;
-  p->sharedMemPerMultiprocessor = shared_per_multiprocessor;
-  p->reservedSharedMemPerBlock = shared_reserved;
-  p->regsPerBlock = p->regsPerMultiprocessor = 65536;
-  p->warpSize = 32;
-  p->maxThreadsPerBlock = max_threads;
-  p->maxThreadsPerMultiProcessor = threads_per_multiprocessor;
-  p->maxBlocksPerMultiProcessor = blocks_per_multiprocessor;
-  p->multiProcessorCount = multiprocessors;
   p->major = capability / 10, p->minor = capability % 10;
-  p->l2CacheSize = 1 << 16;
-  const int threads_dim[] = {1024, 1024, 64}, grid[] = {0x7fffffff, 65535, 65535};
-  std::ranges::copy(threads_dim, p->maxThreadsDim);
-  std::ranges::copy(grid, p->maxGridSize);
   return status();
 }
 cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int device) {
   const Entry entry;
-  cudaDeviceProp p;
-  if (const cudaError_t e = cudaGetDeviceProperties(&p, device); e != cudaSuccess) return e;
+  if (!exists(device)) return status(cudaErrorInvalidDevice);
   switch (a) {
-    case cudaDevAttrMultiProcessorCount: *v = p.multiProcessorCount; break;
-    case cudaDevAttrComputeCapabilityMajor: *v = p.major; break;
-    case cudaDevAttrComputeCapabilityMinor: *v = p.minor; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *v = int(p.sharedMemPerBlockOptin); break;
-    case cudaDevAttrL2CacheSize: *v = p.l2CacheSize; break;
-    case cudaDevAttrMemoryPoolsSupported: *v = 1; break;
+    case cudaDevAttrMultiProcessorCount: *v = multiprocessors; break;
+    case cudaDevAttrComputeCapabilityMajor: *v = capability / 10; break;
+    case cudaDevAttrComputeCapabilityMinor: *v = capability % 10; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *v = int(shared_limit); break;
+    case cudaDevAttrL2CacheSize: *v = 1 << 16; break;
     default: return status(cudaErrorInvalidValue);
   }
   return status();

@@ -11,7 +11,6 @@
 #define __global__
 #define __device__
 #define __host__
-#define __constant__ static const
 #define __grid_constant__
 // Statics: blocks run one at a time, and kernel accesses to writable statics count as shared memory.
 #define __shared__ static
@@ -29,8 +28,6 @@ inline void __syncwarp(unsigned mask = ~0U, simt::Site at = simt::Site::current(
   simt::engine::sync_warp(mask, at);
 }
 inline void __threadfence() { simt::engine::fence(); }
-inline void __threadfence_block() {}
-inline void __nanosleep(unsigned) {}
 
 namespace simt::engine {
 
@@ -112,32 +109,12 @@ template <class T> T atomicMax(T* p, std::type_identity_t<T> v) {
 template <class T> T atomicMin(T* p, std::type_identity_t<T> v) {
   return simt::engine::atomic(p, [=](T o) { return std::min(o, v); });
 }
-template <class T> T atomicExch(T* p, std::type_identity_t<T> v) {
-  return simt::engine::atomic(p, [=](T) { return v; });
-}
-template <class T> T atomicCAS(T* p, std::type_identity_t<T> expected, std::type_identity_t<T> v) {
-  return simt::engine::atomic(p, [=](T o) { return o == expected ? v : o; });
-}
-inline unsigned atomicInc(unsigned* p, unsigned last) {
-  return simt::engine::atomic(p, [=](unsigned o) { return o >= last ? 0U : o + 1; });
-}
 
-// --- loads and arithmetic
-template <class T> T __ldg(const T* p) { return *p; }
-template <class T> T __ldcs(const T* p) { return *p; }
-template <class T> void __stcs(T* p, std::type_identity_t<T> v) { *p = v; }
-
+// --- arithmetic
 using std::max;
 using std::min;
-inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
-inline float __expf(float x) { return std::exp(x); }
-inline float __logf(float x) { return std::log(x); }
-inline float __fdividef(float x, float y) { return x / y; }
 inline int __popc(unsigned x) { return std::popcount(x); }
-inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return x ? std::countr_zero(static_cast<unsigned>(x)) + 1 : 0; }
-inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
-inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 
 // --- launch
 namespace simt {

@@ -60,14 +60,11 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
-  cudaDevAttrMemoryPoolsSupported = 115,
 };
 struct cudaDeviceProp {
   char name[256];
-  std::size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor,
-      reservedSharedMemPerBlock;
-  int regsPerBlock, regsPerMultiprocessor, warpSize, maxThreadsPerBlock, maxThreadsPerMultiProcessor,
-      maxBlocksPerMultiProcessor, multiProcessorCount, major, minor, l2CacheSize, maxThreadsDim[3], maxGridSize[3];
+  std::size_t totalGlobalMem;
+  int major, minor;
 };
 
 cudaError_t cudaGetDeviceCount(int*);

@@ -24,9 +24,6 @@ SIMT_VECTOR(int, int)
 SIMT_VECTOR(unsigned, uint)
 SIMT_VECTOR(signed char, char)
 #undef SIMT_VECTOR
-struct alignas(16) double2 {
-  double x, y;
-};
 
 struct __nv_bfloat16 {
   std::uint16_t bits;

@@ -123,21 +123,17 @@ Answer attempt(const Setup& s, char* base) {
   auto status = cublasLtMatmulAlgoGetHeuristic(o.handle, o.desc, o.a, o.b, o.c, o.d, o.preference, 8, best, &found);
   if (status != CUBLAS_STATUS_SUCCESS) return {status, simt::lt::refusal()};
   REQUIRE(found > 0);
-  const double wide[] = {s.alpha, s.beta};
-  const int32_t whole[] = {int32_t(s.alpha), int32_t(s.beta)};
-  const _Float16 half[] = {_Float16(s.alpha), _Float16(s.beta)};
-  const bool i32 = s.scale == CUDA_R_32I, f64 = s.scale == CUDA_R_64F, f16 = s.scale == CUDA_R_16F;
-  const void* alpha = i32   ? static_cast<const void*>(&whole[0])
-                      : f64 ? &wide[0]
-                      : f16 ? static_cast<const void*>(&half[0])
-                            : &s.alpha;
-  const void* beta = i32   ? static_cast<const void*>(&whole[1])
-                     : f64 ? &wide[1]
-                     : f16 ? static_cast<const void*>(&half[1])
-                           : &s.beta;
-  status = cublasLtMatmul(o.handle, o.desc, alpha, at(s.a), o.a, at(s.b), o.b, beta, at(s.c), o.c, at(s.d), o.d,
-                          &best[0].algo, at(s.workspace), s.workspace_bytes, nullptr);
-  return {status, simt::lt::refusal()};
+  const auto multiply = [&]<class T>(T alpha, T beta) -> Answer {
+    status = cublasLtMatmul(o.handle, o.desc, &alpha, at(s.a), o.a, at(s.b), o.b, &beta, at(s.c), o.c, at(s.d), o.d,
+                            &best[0].algo, at(s.workspace), s.workspace_bytes, nullptr);
+    return {status, simt::lt::refusal()};
+  };
+  switch (s.scale) {
+    case CUDA_R_32I: return multiply(int32_t(s.alpha), int32_t(s.beta));
+    case CUDA_R_64F: return multiply(double(s.alpha), double(s.beta));
+    case CUDA_R_16F: return multiply(_Float16(s.alpha), _Float16(s.beta));
+    default: return multiply(s.alpha, s.beta);
+  }
 }
 
 using Change = std::function<void(Setup&)>;
