@@ -54,7 +54,7 @@ struct Linear : ProductOp<Linear> {
 using ActivationFns = TypeList<Relu, Silu, Gelu, GeluTanh>;
 /// (x, weight[, bias]) -> F(linear(x, weight[, bias])), the same bits, in place. The gradient goes through the two ops,
 /// since linear()'s result is not kept.
-template <class F> struct LinearActivation : OpOf<LinearActivation<F>> {
+template <class F> struct LinearActivation : ProductOp<LinearActivation<F>> {
   static constexpr auto kChars = detail::joined("linear_", F::kName);
   static constexpr const char* kName = kChars.data();
   MatmulPrecision precision;
