@@ -134,18 +134,6 @@ void narrow_tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int6
 }
 template <class T> inline constexpr auto kNarrowTiles = functions_of<kRows>([]<int R>() { return &narrow_tile<R, T>; });
 
-// Prefetches contiguous rows or columns. Hint: 3 to L1, 2 to L2.
-template <class T> struct Ahead {
-  static constexpr int64_t kLine = 64 / sizeof(T);
-  const T* row = nullptr;
-  int64_t stride = 0, cols = 0, rows = 0, at = 0;
-  template <int Hint> void prefetch(int64_t lines = 1) {
-    for (; lines > 0 && rows > 0; --lines) {
-      __builtin_prefetch(row + at, 0, Hint);
-      if ((at += kLine) >= cols) at = 0, row += stride, --rows;
-    }
-  }
-};
 // Per four steps of k a line of A, and every `every` of these a line of B.
 template <class T> struct Next {
   Ahead<T> a, b;

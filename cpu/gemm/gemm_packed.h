@@ -1,8 +1,10 @@
 // A step is kSide rows of A, or columns of B, by 64 bytes of k; a panel is all its steps along k. Threads pack a block
-// of A and one of B together, then each takes rows of C. B's block stays in L2; chunks of A (kSide rows, kChunk steps)
-// and B pass through L1. f32 elements as three bf16 parts (gemm_parts.cpp) need six GEMMs per chunk, smallest first.
+// of A together. Of B they pack a block together, and each takes rows of C; or, where B is the larger operand, each
+// packs some columns and multiplies all rows. What B holds stays in L2; chunks of A (kSide rows, kChunk steps) and B
+// pass through L1. f32 elements as three bf16 parts (gemm_parts.cpp) need six GEMMs per chunk, smallest first.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_types.h>
+#include <tapegrad/cpu/runtime/cpus.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/cpu/simd/function_ref.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -17,7 +19,8 @@ inline constexpr int64_t kRow = 64;             // bytes
 inline constexpr int64_t kStep = kSide * kRow;  // bytes
 // Steps: depth of a block of B; largest k that packs A as a whole; a chunk.
 inline constexpr int64_t kDepth = 32, kWhole = 256, kChunk = 8;
-inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23;
+inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23, kBytesOfSums = 1 << 23;
+inline constexpr int64_t kOwn = 1 << 18, kTilesEach = 4;  // a thread's columns of B: most bytes, least tiles
 inline constexpr int64_t kTogether = 4;
 
 inline thread_local Scratch t_a, t_b, t_sums, t_own, t_chunk, t_starts;
@@ -106,16 +109,18 @@ template <class T, class Sum> class Blocked {
     const int64_t depth_a = p_.k <= kWhole * step ? std::max(p_.k, step) : depth;
     const int64_t rows = even_part(p_.m, kBytesOfA / kRow * step / depth_a / kernels_.parts, kSide);
     const int64_t cols = even_part(p_.n, kBytesOfB / kRow * step / depth / kernels_.parts, kSide);
+    const bool own = owns_columns(depth);
+    const int64_t kept = kBytesOfSums / int64_t(sizeof(Sum)) / rows;
+    const int64_t wide = !own ? cols : depth < p_.k ? even_part(p_.n, kept, kSide) : p_.n;
     for (int64_t i = 0; i < p_.m; i += rows)
-      for (int64_t j = 0; j < p_.n; j += cols)
+      for (int64_t j = 0; j < p_.n; j += wide)
         for (int64_t q = 0; q < p_.k; q += depth) {
-          const Block b{i, std::min(rows, p_.m - i), j, std::min(cols, p_.n - j), q, std::min(depth, p_.k - q)};
+          const Block b{i, std::min(rows, p_.m - i), j, std::min(wide, p_.n - j), q, std::min(depth, p_.k - q)};
           if (depth_a < p_.k)
             pack_a(i, p_.a.at(i, q), b.rows, b.depth);
           else if (j == 0 && q == 0)
             pack_a(i, p_.a.at(i, 0), b.rows, p_.k);
-          b_ = pack(true, j, p_.b.at(q, j).transposed(), b.cols, b.depth, t_b);
-          multiply(b);
+          (this->*(own ? &Blocked::multiply_own : &Blocked::multiply_shared))(b);
         }
   }
 
@@ -137,14 +142,22 @@ template <class T, class Sum> class Blocked {
     most = std::max(4 * unit, most / unit * unit);
     return ceil_div(ceil_div(n, ceil_div(n, most)), unit) * unit;
   }
-  Packed pack(bool of_b, int64_t first, MatView<T> v, int64_t rows, int64_t depth, Scratch& scratch) const {
+  // Where B is the larger operand, A's block fits in L2, and columns suffice for tiles of all threads.
+  bool owns_columns(int64_t depth) const {
+    static const int64_t l2 = cpu::detail::l2_bytes();
+    const int64_t bytes_of_a = p_.m * std::min(depth, p_.k) / kernels_.step * kRow * kernels_.parts;
+    return p_.m <= p_.n && bytes_of_a <= l2 && ceil_div(p_.n, kSide) >= 2 * kTilesEach * threads();
+  }
+  int64_t threads() const { return parallel_ ? num_threads() : 1; }
+  Packed pack(bool of_b, int64_t first, MatView<T> v, int64_t rows, int64_t depth, Scratch& scratch,
+              bool parallel) const {
     const auto pack_step = of_b ? kernels_.pack_b : kernels_.pack_a;
     const int64_t panels = ceil_div(rows, kSide), steps = ceil_div(depth, kernels_.step), parts = kernels_.parts;
     const Packed to{scratch.get<std::byte>(panels * parts * steps * kStep), steps, parts};
     // These panels share cache lines.
     const bool across = v.row == 1 && v.col != 1 && panels >= 8 * kTogether;
     const int64_t together = across ? kTogether / int64_t(sizeof(T)) : 1;
-    for_tiles(parallel_, ceil_div(panels, together), [&](int64_t group) {
+    for_tiles(parallel, ceil_div(panels, together), [&](int64_t group) {
       for (int64_t s = 0; s < steps; ++s)
         for (int64_t t = group * together; t < std::min(panels, (group + 1) * together); ++t)
           pack_step(v.at(t * kSide, s * kernels_.step), std::min(kSide, rows - t * kSide),
@@ -156,37 +169,67 @@ template <class T, class Sum> class Blocked {
     return to;
   }
   void pack_a(int64_t first, MatView<T> v, int64_t rows, int64_t depth) {
-    a_ = pack(false, first, v, rows, depth, t_a);
+    a_ = pack(false, first, v, rows, depth, t_a, parallel_);
     if (!kernels_.starts) return;
     const int64_t panels = ceil_div(rows, kSide);
     starts_ = t_starts.get<Sum>(panels * kSide);
     for_tiles(parallel_, panels, [&](int64_t t) { kernels_.starts(a_.steps, a_.at(t, 0), starts_ + t * kSide); });
   }
-  void multiply(const Block& b) const {
-    const int64_t down = ceil_div(b.rows, kSide), across = ceil_div(b.cols, kSide);
-    const int64_t ld = across * kSide + 16;  // not a power of two: L1 aliasing
-    const bool whole = b.depth == p_.k;      // sums continue across blocks otherwise
-    Sum* const kept = whole ? nullptr : t_sums.get<Sum>(down * kSide * ld);
+  // Columns [j, j + cols) of the block.
+  Packed pack_b(const Block& b, int64_t j, int64_t cols, bool parallel) const {
+    return pack(true, b.j + j, p_.b.at(b.first, b.j + j).transposed(), cols, b.depth, t_b, parallel);
+  }
+  // Sums that continue across blocks of k; null if there is one.
+  Sum* kept_sums(const Block& b, int64_t down, int64_t ld) const {
+    return b.depth == p_.k ? nullptr : t_sums.get<Sum>(down * kSide * ld);
+  }
+  static int64_t ld_of(int64_t panels) { return panels * kSide + 16; }  // not a power of two: L1 aliasing
+  void multiply_shared(const Block& b) const {
+    const int64_t down = ceil_div(b.rows, kSide), across = ceil_div(b.cols, kSide), ld = ld_of(across);
+    const Packed all = pack_b(b, 0, b.cols, parallel_);
+    Sum* const kept = kept_sums(b, down, ld);
     const int64_t groups = parallel_ ? std::clamp<int64_t>(ceil_div(2 * num_threads(), down), 1, across) : 1;
     const int64_t group = ceil_div(across, groups);
     for_tiles(parallel_, down * groups, [&](int64_t t) {
       const int64_t i = t / groups * kSide, first = t % groups * group, last = std::min(across, first + group);
-      if (first < last) rows(b, i, first, last, whole ? t_own.get<Sum>(kSide * ld) : kept + i * ld, ld);
+      Ahead<T> none;
+      if (first < last) rows(b, all, i, first, last, kept ? kept + i * ld : t_own.get<Sum>(kSide * ld), ld, none, 0);
     });
   }
-  void rows(const Block& b, int64_t i, int64_t first, int64_t last, Sum* sums, int64_t ld) const {
+  void multiply_own(const Block& b) const {
+    const int64_t down = ceil_div(b.rows, kSide), across = ceil_div(b.cols, kSide);
+    const int64_t most = std::max<int64_t>(1, kOwn / (ceil_div(b.depth, kernels_.step) * kStep * kernels_.parts));
+    const int64_t group = std::clamp<int64_t>(across / (kTilesEach * threads()), 1, most), width = group * kSide;
+    const int64_t ld = ld_of(across);
+    Sum* const kept = kept_sums(b, down, ld);
+    for_tiles(parallel_, ceil_div(across, group), [&](int64_t t) {
+      const int64_t j = t * width, next = j + width, cols = std::min(width, b.cols - j);
+      const Packed own = pack_b(b, j, cols, false);
+      Ahead<T> ahead;
+      if (next < b.cols) ahead = Ahead<T>::of(p_.b.at(b.first, b.j + next), b.depth, std::min(width, b.cols - next));
+      const int64_t lines = ahead.lines() / (down * group * ceil_div(own.steps, kChunk)) + 1;
+      const Block mine{b.i, b.rows, b.j + j, cols, b.first, b.depth};
+      for (int64_t i = 0; i < b.rows; i += kSide)
+        rows(mine, own, i, 0, ceil_div(cols, kSide), kept ? kept + i * ld + j : t_own.get<Sum>(kSide * ld_of(group)),
+             kept ? ld : ld_of(group), ahead, lines);
+    });
+  }
+  // Prefetches `lines` of `ahead` per kSide columns of a chunk.
+  void rows(const Block& b, const Packed& of_b, int64_t i, int64_t first, int64_t last, Sum* sums, int64_t ld,
+            Ahead<T>& ahead, int64_t lines) const {
     const int64_t some = std::min(kSide, b.rows - i);
-    const bool all_of_a = a_.steps > b_.steps;
+    const bool all_of_a = a_.steps > of_b.steps;
     const int64_t most = kernels_.parts > 1 ? kChunk / 2 : kChunk;
     if (kernels_.enter) kernels_.enter();
-    for (int64_t s = 0; s < b_.steps; s += most) {
-      const int64_t chunk = std::min(most, b_.steps - s), at = (all_of_a ? b.first / kernels_.step : 0) + s;
+    for (int64_t s = 0; s < of_b.steps; s += most) {
+      const int64_t chunk = std::min(most, of_b.steps - s), at = (all_of_a ? b.first / kernels_.step : 0) + s;
       const bool begins = s == 0 && (b.first == 0 || !all_of_a);  // `starts` count once per packed A
       const Sum* const starts = kernels_.starts && begins ? starts_ + i : nullptr;
       const bool add = b.first + s > 0;
       for (int64_t j = first; j < last; ++j) {
+        ahead.template prefetch<2>(lines);
         const auto block = [&](int64_t x, int64_t y, Sum* to, int64_t step, bool more) {
-          kernels_.block(chunk, some, a_.at(i / kSide, at, x), b_.at(j, s, y), to, step, more, starts);
+          kernels_.block(chunk, some, a_.at(i / kSide, at, x), of_b.at(j, s, y), to, step, more, starts);
         };
         Sum* const to = sums + j * kSide;
         if (kernels_.parts == 1)
@@ -213,7 +256,7 @@ template <class T, class Sum> class Blocked {
   const Product<T, Sum>& p_;
   const Kernels<T, Sum>& kernels_;
   bool parallel_;
-  Packed a_, b_;  // a_: one block, or all of k
+  Packed a_;  // a_: one block, or all of k
   Sum* starts_ = nullptr;
 };
 }  // namespace tg::cpu::TG_ISA_NS::packed

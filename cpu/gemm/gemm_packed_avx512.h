@@ -31,11 +31,11 @@ inline __m512i lines(MatView<int8_t> v, int64_t t, __mmask16 some, int64_t depth
 // A tile of v, rows of A or columns of B: row i at t of k, 0 beyond `rows` and `depth`, XORed with Flip.
 template <bool OfB, int Flip, class T> void pack_tile(MatView<T> v, int64_t rows, int64_t depth, std::byte* to) {
   constexpr int64_t kLine = kRow / int64_t(sizeof(T)), kEach = 4 / int64_t(sizeof(T));
-  alignas(64) T copy[16 * kLine];
   if (v.col != 1 && v.row != 1) {
+    alignas(64) T copy[16 * kLine];
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t t = 0; t < depth; ++t) copy[i * kLine + t] = v.p[i * v.row + t * v.col];
-    v = {copy, kLine, 1};
+    return pack_tile<OfB, Flip, T>({copy, kLine, 1}, rows, depth, to);
   }
   __m512i x[16];
   const bool along = v.col == 1, whole = rows == 16 && depth == kLine;

@@ -113,11 +113,9 @@ template <class T> struct Tiles {
   }
   // Elements of B to prefetch for tile t, block l; none if B is small or packed.
   Ahead<T> ahead(int64_t t, const Block& l) const {
-    const bool in_lines = p.b.col == 1 || p.b.row == 1;
-    if (shares_b || !in_lines || p.n * p.k <= kShared<T> || t >= down * across) return {};
-    const int64_t j = t % across * cols, n = std::min(cols, p.n - j);
-    const T* const first = p.b.at(l.first, j).p;
-    return p.b.col == 1 ? Ahead<T>{first, p.b.row, n, l.depth} : Ahead<T>{first, p.b.col, l.depth, n};
+    if (shares_b || p.n * p.k <= kShared<T> || t >= down * across) return {};
+    const int64_t j = t % across * cols;
+    return Ahead<T>::of(p.b.at(l.first, j), l.depth, std::min(cols, p.n - j));
   }
   void add_block(const Block& l, const T* shared, int64_t i0, int64_t m, int64_t j0, int64_t n, Ahead<T> next_b) const {
     T* const own = t_own.get<T>(kDepth * (shares_b ? rows : cols));

@@ -67,7 +67,7 @@ TEST_CASE("large bf16 products: against f64, the same bits with one thread and w
   };
   for_bf16_paths([](Bf16Path path) {
     for (const Size& s : {Size{300, 500, 400}, Size{40, 3000, 64}, Size{129, 260, 3500}, Size{4, 1100, 900},
-                          Size{1000, 20, 257}, Size{66, 66, 7001}}) {
+                          Size{1000, 20, 257}, Size{66, 66, 7001}, Size{33, 520, 8200}}) {
       if (!small_enough(s.m, s.n, s.k)) continue;
       CAPTURE_ALL(s.m, s.n, s.k);
       const Tensor a = random_bf16({s.m, s.k}, 1), b = random_bf16({s.k, s.n}, 2);

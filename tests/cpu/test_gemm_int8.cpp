@@ -136,7 +136,7 @@ TEST_CASE("large int8 products on one thread and on all: blocks of rows, columns
   };
   for (const Size& s :
        {Size{66, 66, 7001}, Size{20, 800, 2100}, Size{300, 500, 400}, Size{40, 3000, 64}, Size{9, 2000, 300},
-        Size{3, 70, 20011}, Size{1, 1100, 900}, Size{1000, 20, 257}, Size{140000, 2, 3}}) {
+        Size{3, 70, 20011}, Size{1, 1100, 900}, Size{1000, 20, 257}, Size{140000, 2, 3}, Size{17, 520, 16400}}) {
     if (!small_enough(s.m, s.n, s.k)) continue;
     const Case c(s.m, s.n, s.k, Fill::random, Fill::random);
     for_each_way([&](const Int8Level& level) {
