@@ -20,7 +20,7 @@ inline constexpr int64_t kStep = kSide * kRow;  // bytes
 // Steps: depth of a block of B; largest k that packs A as a whole; a chunk.
 inline constexpr int64_t kDepth = 32, kWhole = 256, kChunk = 8;
 inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23, kBytesOfSums = 1 << 23;
-inline constexpr int64_t kOwn = 1 << 18, kTilesEach = 4;  // a thread's columns of B: most bytes, least tiles
+inline constexpr int64_t kTilesEach = 4, kOwnOfAmx = 4;  // own columns: least tiles of a thread, panels of a tile
 inline constexpr int64_t kTogether = 4;
 
 inline thread_local Scratch t_a, t_b, t_sums, t_own, t_chunk, t_starts;
@@ -198,7 +198,8 @@ template <class T, class Sum> class Blocked {
   }
   void multiply_own(const Block& b) const {
     const int64_t down = ceil_div(b.rows, kSide), across = ceil_div(b.cols, kSide);
-    const int64_t most = std::max<int64_t>(1, kOwn / (ceil_div(b.depth, kernels_.step) * kStep * kernels_.parts));
+    // AMX outruns L2 unless several panels of B use a chunk of A.
+    const int64_t most = kernels_.enter ? kOwnOfAmx : 1;
     const int64_t group = std::clamp<int64_t>(across / (kTilesEach * threads()), 1, most), width = group * kSide;
     const int64_t ld = ld_of(across);
     Sum* const kept = kept_sums(b, down, ld);
