@@ -1,7 +1,7 @@
 // A step is kSide rows of A, or columns of B, by 64 bytes of k; a panel is all its steps along k. Threads pack a block
-// of A together. Of B they pack a block together, and each takes rows of C; or, where B is the larger operand, each
-// packs some columns and multiplies all rows. What B holds stays in L2; chunks of A (kSide rows, kChunk steps) and B
-// pass through L1. f32 elements as three bf16 parts (gemm_parts.cpp) need six GEMMs per chunk, smallest first.
+// of A together, then one of B, and each takes rows of C; if B is larger, each packs columns of B and multiplies all
+// rows. Packed B stays in L2; chunks of A and B (kSide by kChunk steps) pass through L1. f32 elements as three bf16
+// parts (gemm_parts.cpp) need six GEMMs per chunk, smallest first.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_types.h>
 #include <tapegrad/cpu/runtime/cpus.h>
@@ -20,8 +20,7 @@ inline constexpr int64_t kStep = kSide * kRow;  // bytes
 // Steps: depth of a block of B; largest k that packs A as a whole; a chunk.
 inline constexpr int64_t kDepth = 32, kWhole = 256, kChunk = 8;
 inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23, kBytesOfSums = 1 << 23;
-inline constexpr int64_t kTilesEach = 4, kOwnOfAmx = 4;  // own columns: least tiles of a thread, panels of a tile
-inline constexpr int64_t kTogether = 4;
+inline constexpr int64_t kTilesEach = 4, kOwnOfAmx = 4;  // own: tiles of a thread, panels of a tile
 
 inline thread_local Scratch t_a, t_b, t_sums, t_own, t_chunk, t_starts;
 
@@ -103,15 +102,17 @@ struct Cut {
 template <class T, class Sum> class Blocked {
  public:
   Blocked(const Product<T, Sum>& p, const Kernels<T, Sum>& kernels, bool parallel)
-      : p_(p), kernels_(kernels), parallel_(parallel) {}
+      : p_(p), kernels_(kernels), threads_(parallel ? num_threads() : 1) {}
   void run() {
     const int64_t step = kernels_.step, depth = even_part(p_.k, kDepth * step, step);
     const int64_t depth_a = p_.k <= kWhole * step ? std::max(p_.k, step) : depth;
     const int64_t rows = even_part(p_.m, kBytesOfA / kRow * step / depth_a / kernels_.parts, kSide);
     const int64_t cols = even_part(p_.n, kBytesOfB / kRow * step / depth / kernels_.parts, kSide);
-    const bool own = owns_columns(depth);
-    const int64_t kept = kBytesOfSums / int64_t(sizeof(Sum)) / rows;
-    const int64_t wide = !own ? cols : depth < p_.k ? even_part(p_.n, kept, kSide) : p_.n;
+    static const int64_t l2 = cpu::detail::l2_bytes();
+    const int64_t bytes_of_a = p_.m * ceil_div(std::min(depth, p_.k), step) * kRow * kernels_.parts;
+    const bool own = p_.m <= p_.n && bytes_of_a <= l2 && ceil_div(p_.n, kSide) >= 2 * kTilesEach * threads_;
+    const int64_t kept = depth < p_.k ? kBytesOfSums / int64_t(sizeof(Sum)) / rows : p_.n;
+    const int64_t wide = own ? even_part(p_.n, kept, kSide) : cols;
     for (int64_t i = 0; i < p_.m; i += rows)
       for (int64_t j = 0; j < p_.n; j += wide)
         for (int64_t q = 0; q < p_.k; q += depth) {
@@ -137,60 +138,39 @@ template <class T, class Sum> class Blocked {
     }
   };
 
-  // Equal ranges of n in whole units: at most `most`, or 4 units.
+  // Equal ranges of n in units: at most `most`, or 4 units.
   static int64_t even_part(int64_t n, int64_t most, int64_t unit) {
     most = std::max(4 * unit, most / unit * unit);
     return ceil_div(ceil_div(n, ceil_div(n, most)), unit) * unit;
   }
-  // Where B is the larger operand, A's block fits in L2, and columns suffice for tiles of all threads.
-  bool owns_columns(int64_t depth) const {
-    static const int64_t l2 = cpu::detail::l2_bytes();
-    const int64_t bytes_of_a = p_.m * std::min(depth, p_.k) / kernels_.step * kRow * kernels_.parts;
-    return p_.m <= p_.n && bytes_of_a <= l2 && ceil_div(p_.n, kSide) >= 2 * kTilesEach * threads();
-  }
-  int64_t threads() const { return parallel_ ? num_threads() : 1; }
   Packed pack(bool of_b, int64_t first, MatView<T> v, int64_t rows, int64_t depth, Scratch& scratch,
               bool parallel) const {
     const auto pack_step = of_b ? kernels_.pack_b : kernels_.pack_a;
     const int64_t panels = ceil_div(rows, kSide), steps = ceil_div(depth, kernels_.step), parts = kernels_.parts;
     const Packed to{scratch.get<std::byte>(panels * parts * steps * kStep), steps, parts};
-    // These panels share cache lines.
-    const bool across = v.row == 1 && v.col != 1 && panels >= 8 * kTogether;
-    const int64_t together = across ? kTogether / int64_t(sizeof(T)) : 1;
-    for_tiles(parallel, ceil_div(panels, together), [&](int64_t group) {
+    for_tiles(parallel, panels, [&](int64_t t) {
       for (int64_t s = 0; s < steps; ++s)
-        for (int64_t t = group * together; t < std::min(panels, (group + 1) * together); ++t)
-          pack_step(v.at(t * kSide, s * kernels_.step), std::min(kSide, rows - t * kSide),
-                    std::min(kernels_.step, depth - s * kernels_.step), to.at(t, s), steps * kStep);
-      if (p_.packed)
-        for (int64_t t = group * together; t < std::min(panels, (group + 1) * together); ++t)
-          (*p_.packed)(of_b, first + t * kSide, steps, to.at(t, 0));
+        pack_step(v.at(t * kSide, s * kernels_.step), std::min(kSide, rows - t * kSide),
+                  std::min(kernels_.step, depth - s * kernels_.step), to.at(t, s), steps * kStep);
+      if (p_.packed) (*p_.packed)(of_b, first + t * kSide, steps, to.at(t, 0));
     });
     return to;
   }
   void pack_a(int64_t first, MatView<T> v, int64_t rows, int64_t depth) {
-    a_ = pack(false, first, v, rows, depth, t_a, parallel_);
+    a_ = pack(false, first, v, rows, depth, t_a, threads_ > 1);
     if (!kernels_.starts) return;
     const int64_t panels = ceil_div(rows, kSide);
     starts_ = t_starts.get<Sum>(panels * kSide);
-    for_tiles(parallel_, panels, [&](int64_t t) { kernels_.starts(a_.steps, a_.at(t, 0), starts_ + t * kSide); });
-  }
-  // Columns [j, j + cols) of the block.
-  Packed pack_b(const Block& b, int64_t j, int64_t cols, bool parallel) const {
-    return pack(true, b.j + j, p_.b.at(b.first, b.j + j).transposed(), cols, b.depth, t_b, parallel);
-  }
-  // Sums that continue across blocks of k; null if there is one.
-  Sum* kept_sums(const Block& b, int64_t down, int64_t ld) const {
-    return b.depth == p_.k ? nullptr : t_sums.get<Sum>(down * kSide * ld);
+    for_tiles(threads_ > 1, panels, [&](int64_t t) { kernels_.starts(a_.steps, a_.at(t, 0), starts_ + t * kSide); });
   }
   static int64_t ld_of(int64_t panels) { return panels * kSide + 16; }  // not a power of two: L1 aliasing
   void multiply_shared(const Block& b) const {
     const int64_t down = ceil_div(b.rows, kSide), across = ceil_div(b.cols, kSide), ld = ld_of(across);
-    const Packed all = pack_b(b, 0, b.cols, parallel_);
-    Sum* const kept = kept_sums(b, down, ld);
-    const int64_t groups = parallel_ ? std::clamp<int64_t>(ceil_div(2 * num_threads(), down), 1, across) : 1;
+    const Packed all = pack(true, b.j, p_.b.at(b.first, b.j).transposed(), b.cols, b.depth, t_b, threads_ > 1);
+    Sum* const kept = b.depth < p_.k ? t_sums.get<Sum>(down * kSide * ld) : nullptr;
+    const int64_t groups = threads_ > 1 ? std::clamp<int64_t>(ceil_div(2 * threads_, down), 1, across) : 1;
     const int64_t group = ceil_div(across, groups);
-    for_tiles(parallel_, down * groups, [&](int64_t t) {
+    for_tiles(threads_ > 1, down * groups, [&](int64_t t) {
       const int64_t i = t / groups * kSide, first = t % groups * group, last = std::min(across, first + group);
       Ahead<T> none;
       if (first < last) rows(b, all, i, first, last, kept ? kept + i * ld : t_own.get<Sum>(kSide * ld), ld, none, 0);
@@ -199,23 +179,21 @@ template <class T, class Sum> class Blocked {
   void multiply_own(const Block& b) const {
     const int64_t down = ceil_div(b.rows, kSide), across = ceil_div(b.cols, kSide);
     // AMX outruns L2 unless several panels of B use a chunk of A.
-    const int64_t most = kernels_.enter ? kOwnOfAmx : 1;
-    const int64_t group = std::clamp<int64_t>(across / (kTilesEach * threads()), 1, most), width = group * kSide;
-    const int64_t ld = ld_of(across);
-    Sum* const kept = kept_sums(b, down, ld);
-    for_tiles(parallel_, ceil_div(across, group), [&](int64_t t) {
-      const int64_t j = t * width, next = j + width, cols = std::min(width, b.cols - j);
-      const Packed own = pack_b(b, j, cols, false);
-      Ahead<T> ahead;
-      if (next < b.cols) ahead = Ahead<T>::of(p_.b.at(b.first, b.j + next), b.depth, std::min(width, b.cols - next));
+    const int64_t group = std::clamp<int64_t>(across / (kTilesEach * threads_), 1, kernels_.enter ? kOwnOfAmx : 1);
+    const int64_t ld = ld_of(b.depth < p_.k ? across : group);
+    Sum* const kept = b.depth < p_.k ? t_sums.get<Sum>(down * kSide * ld) : nullptr;
+    for_tiles(threads_ > 1, ceil_div(across, group), [&](int64_t t) {
+      const int64_t width = group * kSide, j = t * width, left = b.cols - j - width;
+      const Block mine{b.i, b.rows, b.j + j, std::min(width, b.cols - j), b.first, b.depth};
+      const MatView<T> from = p_.b.at(b.first, mine.j);
+      const Packed own = pack(true, mine.j, from.transposed(), mine.cols, b.depth, t_b, false);
+      auto ahead = left > 0 ? Ahead<T>::of(from.at(0, width), b.depth, std::min(width, left)) : Ahead<T>{};
       const int64_t lines = ahead.lines() / (down * group * ceil_div(own.steps, kChunk)) + 1;
-      const Block mine{b.i, b.rows, b.j + j, cols, b.first, b.depth};
       for (int64_t i = 0; i < b.rows; i += kSide)
-        rows(mine, own, i, 0, ceil_div(cols, kSide), kept ? kept + i * ld + j : t_own.get<Sum>(kSide * ld_of(group)),
-             kept ? ld : ld_of(group), ahead, lines);
+        rows(mine, own, i, 0, ceil_div(mine.cols, kSide), kept ? kept + i * ld + j : t_own.get<Sum>(kSide * ld), ld,
+             ahead, lines);
     });
   }
-  // Prefetches `lines` of `ahead` per kSide columns of a chunk.
   void rows(const Block& b, const Packed& of_b, int64_t i, int64_t first, int64_t last, Sum* sums, int64_t ld,
             Ahead<T>& ahead, int64_t lines) const {
     const int64_t some = std::min(kSide, b.rows - i);
@@ -256,7 +234,7 @@ template <class T, class Sum> class Blocked {
 
   const Product<T, Sum>& p_;
   const Kernels<T, Sum>& kernels_;
-  bool parallel_;
+  int64_t threads_;
   Packed a_;  // a_: one block, or all of k
   Sum* starts_ = nullptr;
 };

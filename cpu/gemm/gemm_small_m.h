@@ -46,12 +46,8 @@ template <class Number> struct ScalarFma {
   // kUnit rows of B by kLanes columns, ld apart; `left` of them exist.
   static Bits<Sum> row(const T* b, int64_t, int64_t) { return load_bits<Sum>(b); }
 };
-struct Widened {
+struct Widened : ScalarFma<float> {
   using T = bf16;
-  using Lane = float;
-  using Sum = float;
-  static constexpr int64_t kUnit = 1;
-  static constexpr bool kOneChain = false;
   static Lane lane(MatView<bf16> a, int64_t i, int64_t t, int64_t) { return a.p[i * a.row + t * a.col]; }
   template <int R> static void add(Vector<float> (&sum)[R], const Lane* a, Bits<float> x, int64_t unit) {
     ScalarFma<float>::add(sum, a, unit == 0 ? x << 16 : x & 0xffff0000u, 0);
@@ -65,10 +61,8 @@ struct Widened {
   }
 };
 #if TG_ISA_LEVEL == 4
-struct Pairs {
-  using T = bf16;
+struct Pairs : Widened {
   using Lane = uint32_t;
-  using Sum = float;
   static constexpr int64_t kUnit = 2;
   static constexpr bool kOneChain = true;
   static Lane lane(MatView<bf16> a, int64_t i, int64_t t, int64_t k) {
@@ -86,23 +80,6 @@ struct Pairs {
 };
 #endif
 
-struct Ahead {
-  const std::byte* p;
-  int64_t left, lines, skip;
-  template <class T>
-  Ahead(const T* from, int64_t n, int64_t ld)
-      : p(reinterpret_cast<const std::byte*>(from)),
-        left(ceil_div(n * int64_t(sizeof(T)), 64)),
-        lines(left),
-        skip(ld * int64_t(sizeof(T)) - 64 * lines) {}
-  void fetch(int64_t n) {
-    for (; n > 0; --n, p += 64) {
-      __builtin_prefetch(p, 0, 2);
-      if (--left == 0) p += skip, left = lines;
-    }
-  }
-};
-
 // [begin, end) of k; begin is aligned to cache lines if B's columns are.
 struct Range {
   int64_t begin, end, k, depth;  // depth: chain length
@@ -111,11 +88,11 @@ struct Range {
 // end adds them to `totals`. Each block of loads prefetches `each` lines.
 template <class W, int R>
 void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, int64_t ld, typename W::Sum* sums,
-                typename W::Sum* totals, Ahead& ahead, int64_t each) {
+                typename W::Sum* totals, Ahead<typename W::T>& ahead, int64_t each) {
   using S = typename W::Sum;
   constexpr int64_t L = kLanes<S>, kEach = int64_t(sizeof(S) / sizeof(*b)), kBlock = kEach * L,
                     kUnits = kEach / W::kUnit;
-  Ahead next = ahead;
+  Ahead<typename W::T> next = ahead;
   Vector<S> sum[R] = {};
   if (range.begin > 0)
 #pragma GCC unroll 16
@@ -134,7 +111,7 @@ void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, 
   for (int64_t t = range.begin; t < range.end; t += kBlock, b += kBlock) {
     Bits<S> x[L];
     const typename W::T* p = b;
-    next.fetch(each);
+    next.template prefetch<2>(each);
     if (t + kBlock <= range.k)
 #pragma GCC unroll 16
       for (int i = 0; i < L; ++i, p += ld) {
@@ -265,7 +242,7 @@ template <class W> class Product {
       for (int64_t q = 0; q < k_; q += segment) {
         const T* const b = b_.p + (j + column(s, cols)) * b_.col;
         const int64_t end = std::min(k_, q + segment);
-        Ahead ahead(end < k_ ? b + end : b + L * b_.col, std::min(segment, end < k_ ? k_ - end : k_), b_.col);
+        Ahead<T> ahead{end < k_ ? b + end : b + L * b_.col, b_.col, std::min(segment, end < k_ ? k_ - end : k_), L};
         a_.for_groups([&](int64_t i, int64_t rows) {
           kLinesTiles<W>[size_t(rows - 1)]({q, end, k_, a_.depth}, a_.at(i, rows, 0), b, b_.col, sums + i * L,
                                            totals + (s * m_ + i) * L, ahead, each);

@@ -58,12 +58,11 @@ void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int6
       c[r * p.ldc + s] = add ? c[r * p.ldc + s] + buffer[r * kCols<T> + s] : buffer[r * kCols<T> + s];
 }
 
-// B is always packed, A on AVX2 and where its layout is bad for caches. All threads pack the smaller one first; each
-// tile packs its share of the larger.
+// B is always packed, A on AVX2 and where its layout is bad for caches: the smaller by all threads, the larger by each
+// tile.
 template <class T> struct Tiles {
   const Product<T>& p;
-  // Register tiles read kRows elements per column of A: in contiguous columns, the rest of the cache line must stay
-  // cached.
+  // A register tile reads kRows elements per column of A; the rest of a cache line must stay cached.
   const bool in_rows = p.a.col == 1, in_columns = p.a.row == 1 && p.m * p.k <= most_columns<T>();
   const bool packs_a = kPacksA || (!in_rows && (aliases_in_l1<T>(p.a.col) || !in_columns));
   const int64_t step = rows_at_once(p.a);
@@ -111,7 +110,7 @@ template <class T> struct Tiles {
     });
     return to;
   }
-  // Elements of B to prefetch for tile t, block l; none if B is small or packed.
+  // B for tile t, block l; nothing if B is small or packed.
   Ahead<T> ahead(int64_t t, const Block& l) const {
     if (shares_b || p.n * p.k <= kShared<T> || t >= down * across) return {};
     const int64_t j = t % across * cols;

@@ -32,12 +32,11 @@ template <int N, class F> constexpr auto functions_of(F of) {
   }(std::make_integer_sequence<int, N>());
 }
 
-// Prefetches contiguous rows or columns. Hint: 3 to L1, 2 to L2.
+// Prefetches contiguous rows or columns, or nothing. Hint: 3 to L1, 2 to L2.
 template <class T> struct Ahead {
   static constexpr int64_t kLine = 64 / sizeof(T);
   const T* row = nullptr;
   int64_t stride = 0, cols = 0, rows = 0, at = 0;
-  // Of v (rows x cols); none if neither its rows nor its columns are contiguous.
   static Ahead of(MatView<T> v, int64_t rows, int64_t cols) {
     if (v.row != 1 && v.col != 1) return {};
     return v.col == 1 ? Ahead{v.p, v.row, cols, rows} : Ahead{v.p, v.col, rows, cols};
