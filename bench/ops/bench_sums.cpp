@@ -61,8 +61,8 @@ int run(int64_t most, bool quick) {
         const Tensor x = tensor(host, {n, r.columns}), wide = x.to(DType::f64);
         const double want = r.squares ? largest(mean(wide * wide)) : largest(r.f(abs(wide)));
         const double error = largest(r.f(x).to(DType::f64) - r.f(wide)) / std::max(want, 1e-6);
-        const bench::Timing t =
-            bench::measure([&] { (void)r.f(x); }, {.warmup = 1, .min_seconds = quick ? 0 : 0.05, .min_runs = 1});
+        const bench::Timing t = bench::measure(
+            [&] { (void)r.f(x); }, {.warmup = quick ? 0 : 1.0, .min_seconds = quick ? 0 : 0.05, .min_runs = 1});
         fmt::print("{:<16} {:<12} {:>5} {:>12.2e} {:>12.1f}\n", r.name, kData[data], fmt::format("2^{}", log), error,
                    1e6 * t.median);
       }
