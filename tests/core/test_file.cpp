@@ -101,10 +101,13 @@ TEST_CASE("file: a log and a lock are not written through a link, nor into a pip
 TEST_CASE("file: a limit that is reached is named in the advice") {
   const Folder folder;
   detail::write_file_atomically(folder / "a", "x");
-  const Limit none(RLIMIT_NOFILE, 0);
-  CHECK_SAYS_OF(io, MappedFile(folder / "a"), "a: Too many open files. Raise the limit of open files (ulimit -n).");
-  CHECK_SAYS_OF(io, detail::write_file_atomically(folder / "a", "y"),
-                "its folder cannot be opened: Too many open files. Raise the limit of open files (ulimit -n).");
+  const std::string advice = "Too many open files. Raise the limit of open files (ulimit -n).";
+  const auto limited = [](auto f) {  // CHECK opens files when sanitized
+    const Limit none(RLIMIT_NOFILE, 0);
+    return error_of(Error::Kind::io, f);
+  };
+  CHECK_HAS(limited([&] { MappedFile(folder / "a"); }), "a: " + advice);
+  CHECK_HAS(limited([&] { detail::write_file_atomically(folder / "a", "y"); }), "folder cannot be opened: " + advice);
 }
 
 TEST_CASE("file: a write that fails leaves the former file and nothing else") {
@@ -112,12 +115,11 @@ TEST_CASE("file: a write that fails leaves the former file and nothing else") {
   const std::string path = folder / "a";
   detail::write_file_atomically(path, "former");
   SUBCASE("the producer throws in the middle") {
-    CHECK_THROWS_AS(detail::write_file_atomically(path,
-                                                  [](const Sink& write) {
-                                                    write(std::as_bytes(std::span("part")));
-                                                    throw std::runtime_error("stop");
-                                                  }),
-                    std::runtime_error);
+    const auto half = [](const Sink& write) {
+      write(std::as_bytes(std::span("part")));
+      throw std::runtime_error("stop");
+    };
+    CHECK_THROWS_AS(detail::write_file_atomically(path, half), std::runtime_error);
   }
   SUBCASE("the disk is full") {
     const auto message = error_of(Error::Kind::io, [&] {
@@ -223,7 +225,7 @@ TEST_CASE("file: make_folder makes parents, takes existing ones, refuses files")
             "[file] cannot make or use the folder " + folder / "file/sub: Not a directory.");
   CHECK_HAS(error(folder / "file"), "Not a directory.");
   CHECK_HAS(error(""), "[file] cannot make or use the folder : ");
-  // No parent remains of a folder that cannot be made.
+  // No parent of a failed folder remains.
   CHECK_HAS(error(folder / "x/y/" + std::string(300, 'n')), "File name too long.");
   CHECK(!fs::exists(folder / "x"));
   fs::create_symlink("nowhere", folder / "dangling");

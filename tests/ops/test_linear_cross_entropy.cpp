@@ -25,7 +25,7 @@ struct Head {
 };
 const std::vector<CrossEntropyOptions> kOptions = {
     {Reduction::mean, -100, 0}, {Reduction::sum, -100, 0.1}, {Reduction::none, -100, 0}};
-// Gradients of x and w that need one, by weights of the losses.
+// Gradients of x and w that need one, by the losses' weights.
 std::vector<Tensor> gradients(const Tensor& loss, std::vector<Tensor> of) {
   return grad({loss}, of, {random(loss.shape(), 3).to(loss.dtype())});
 }
@@ -107,8 +107,7 @@ TEST_CASE("linear_cross_entropy: memory of a frozen weight's step, and in dry ru
       CAPTURE_ALL(trained, dry);
       int64_t kept = 0, peak = 0;
       const auto step = [&] {
-        Tensor x = ones({kRows, 8}).requires_grad_(), w = ones({kClasses, 8});
-        if (trained) w.requires_grad_();
+        Tensor x = ones({kRows, 8}).requires_grad_(), w = ones({kClasses, 8}).requires_grad_(trained);
         const Tensor targets = zeros({kRows}, DType::i64);
         const RecomputeScope cheap;
         const int64_t before = memory_stats().live;

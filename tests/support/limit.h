@@ -18,7 +18,6 @@ class Limit {
     signal(SIGXFSZ, handler_);
   }
   Limit(const Limit&) = delete;
-  Limit& operator=(const Limit&) = delete;
 
  private:
   decltype(RLIMIT_FSIZE) resource_;
