@@ -114,6 +114,8 @@ class Tracing {
     for (size_t k = 0; k < state_.size(); ++k) *state_[k] = state_of_trace_[k];
     {
       const ScopedValue<const Scope*> outside_ranges(t_range, nullptr);
+      std::vector<Tensor> reads;
+      const ReadsOfTracked apart(reads);  // not those of recompute()
       const LazyScope lazy;
       out_ = f(in_);
     }
