@@ -15,6 +15,7 @@ struct Checkpoint : ViewOp<Checkpoint> {
   std::optional<Rng> rng;
   MatmulPrecision products = matmul_precision();  // precision of the first run
   size_t outputs, inputs;
+  std::vector<std::pair<Tensor, const Value*>> leaves;  // captured, and the values that they had
   Checkpoint(RecomputeFn f, std::optional<Rng> r, size_t out, size_t in)
       : fn(std::move(f)), rng(r), outputs(out), inputs(in) {}
   Layouts infer(Inputs in) const override {
@@ -25,6 +26,12 @@ struct Checkpoint : ViewOp<Checkpoint> {
   Mask saves_in(Mask) const override { return outputs < 31 ? ~(mask_of(outputs) - 1) : mask_of(31); }
   Tensors vjp(const Vjp& v) const override {
     std::vector<Tensor> in, captured, grads;
+    for (const auto& [leaf, value] : leaves)
+      TG_CHECK(
+          detail::value_of(leaf).get() == value, state,
+          "[checkpoint] {} has a new value since the forward pass, so backward would compute another function. Call "
+          "backward before assign() or an optimiser's step, or pass it as an input.",
+          leaf);
     for (size_t i = outputs; i < v.inputs(); ++i) (i < outputs + inputs ? in : captured).push_back(v.in(i));
     for (size_t k = 0; k < outputs; ++k) grads.push_back(v.grad(k));
     const auto again = [&](Inputs x) {
@@ -63,10 +70,13 @@ Tensors recompute(RecomputeFn fn, Inputs in, Rng* rng) {
   all.insert(all.end(), in.begin(), in.end());
   std::unordered_set<uint64_t> seen;
   for (auto& t : in) seen.insert(t.id());
-  for (auto& t : reads)
-    if (seen.insert(t.id()).second) all.push_back(t);
-  const size_t outputs = y.size();
+  const auto op = make_ref<Checkpoint>(std::move(fn), before, y.size(), in.size());
+  for (auto& t : reads) {
+    if (!seen.insert(t.id()).second) continue;
+    all.push_back(t);
+    if (!detail::on_tape(t)) op->leaves.emplace_back(t, detail::value_of(t).get());
+  }
   y.clear();
-  return emit(make_ref<Checkpoint>(std::move(fn), before, outputs, in.size()), all);
+  return emit(op, all);
 }
 }  // namespace tg

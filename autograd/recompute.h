@@ -16,8 +16,8 @@ using RecomputeFn = std::function<Tensors(Inputs, Rng* rng)>;
 
 /// fn(in, rng) without kept intermediate values. Backward calls fn again, with a copy of the generator's state, and
 /// differentiates that call: fn must own its captures or outlive the tape. Captured tensors, such as parameters, get
-/// gradients too. Backward throws an Error if the number, shapes or dtypes of outputs then differ. Under NoGradScope it
-/// just calls fn.
+/// gradients too, and must keep their values until backward. Backward throws an Error if one of these got a new value,
+/// or the number, shapes or dtypes of outputs differ. Under NoGradScope it just calls fn.
 Tensors recompute(RecomputeFn fn, Inputs in, Rng* rng = nullptr);
 /// recompute() of a function of one tensor.
 template <OneTensorFunction F> Tensor recompute(F f, const Tensor& x) {

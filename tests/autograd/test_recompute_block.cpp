@@ -96,6 +96,18 @@ TEST_CASE("checkpoint: nested, hooks once, and second derivatives") {
   CHECK(distance(first, 3.0 * x * x) < 1e-14);
   CHECK(distance(backward(sum(first))[x], 6.0 * x) < 1e-14);
 }
+TEST_CASE(
+    "checkpoint: a captured tensor that gets another value before backward is an Error, and compiled calls pass") {
+  Tensor x = random<double>({3}, 1).requires_grad_(), w = random<double>({3}, 2).requires_grad_();
+  const auto step = compile([](const Tensor& t) { return (t * 3.0).detach(); });
+  const Tensor y = recompute([&](const Tensor& t) { return t * w * step(t); }, x);
+  CHECK(distance(backward(sum(y), {.retain_graph = true})[x], 3.0 * x * w) < 1e-14);
+  {
+    const NoGradScope off;
+    w.assign(w * 2.0);
+  }
+  CHECK_SAYS_OF(state, backward(sum(y)), "[checkpoint] (3) f64 has a new value since the forward pass");
+}
 TEST_CASE("checkpoint: a function that does something else the second time is found") {
   Tensor x = random({3}, 1).requires_grad_();
   int calls = 0;
