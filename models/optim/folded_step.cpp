@@ -1,5 +1,6 @@
 // AdamW::backward_and_step(). Backward is lazy: if a gradient is a matmul node, the step takes its operands, and the
 // matmul never runs.
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/node.h>
@@ -132,7 +133,7 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
     if (!s.which.empty()) update(s);
     for (const Folded& f : folded)
       moments_.step(f.entry, f.w, f.grad, s.norm, s.max_norm, clock(), s.which.empty() && &f == &folded.front());
-    ++clock()->t;
+    if (!detail::running_dry()) ++clock()->t;
     for (const size_t i : all.which) roots.push_back(entries()[i].w);
   }
   if (runs) eval(roots);

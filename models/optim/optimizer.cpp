@@ -1,3 +1,4 @@
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
@@ -179,7 +180,7 @@ Tensor Optimizer::step(const GradMap& grads, StepOptions o) {
   if (o.clip_norm > 0) s.norm = norm, s.max_norm = o.clip_norm;
   update(s);
   if (partition_) partition_->gather_parameters();
-  ++clock_->t;
+  if (!detail::running_dry()) ++clock_->t;
   return norm;
 }
 void Optimizer::set_lr(double lr) {

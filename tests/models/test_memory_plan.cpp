@@ -207,6 +207,13 @@ TEST_CASE("memory plan: bad input") {
     CHECK_SAYS(plan_memory(small_model(), short_run(), Device::cuda()), " was asked for");
 }
 
+TEST_CASE("dry run: a step of an optimiser is not counted") {
+  const Params params({}, 1);
+  const Tensor w = params.get("w", {1}, Init::constant(2));
+  AdamW adamw(params.trainable());
+  dry_run([&] { adamw.step(backward(sum(w * w))); });
+  CHECK(adamw.steps() == 0);
+}
 TEST_CASE("dry run: shapes, counters and zeros, and no kernels") {
   const Tensor outside = full({4}, 2.0);
   const uint64_t kernels = engine_stats().kernels;
