@@ -113,4 +113,9 @@ Tensor clamp(const Tensor& x, const ClampOptions& o) {
            "[clamp] min {} is above max {}. It must not be. Exchange them.", *o.min, *o.max);
   return emit1(make_ref<op::Clamp>(o), {x});
 }
+Tensor detail::differs_from(const Tensor& ids, int64_t value) {
+  if (value == int32_t(value)) return ne(ids, double(value));
+  const int64_t high = value / (int64_t(1) << 32) * (int64_t(1) << 32);
+  return ne(ids.to(DType::i64) - double(high), double(value - high));
+}
 }  // namespace tg

@@ -220,6 +220,11 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 /// x limited to [min, max]; NaN stays NaN: clamp(x, {.min = 0}). f64, f32, bf16, i64, i32. The gradient is 1 in [min,
 /// max], else 0. An Error without bounds, for a NaN bound, or if min > max.
 Tensor clamp(const Tensor& x, const ClampOptions&);
+
+namespace detail {
+// ids (i64, i32) != value, exactly; an op's number is a double.
+Tensor differs_from(const Tensor& ids, int64_t value);
+}  // namespace detail
 #endif
 
 }  // namespace tg

@@ -319,7 +319,7 @@ Tensor accuracy(const Tensor& logits, const Tensor& targets, std::optional<int64
            "[accuracy] the logits are {}, the targets {}. Logits have one more dimension, the classes, at the end.",
            logits, targets);
   const Tensor t = targets.to(DType::i64);
-  const Tensor counts = ignore_index ? ne(t, double(*ignore_index)) : eq(t, t);
+  const Tensor counts = ignore_index ? detail::differs_from(t, *ignore_index) : eq(t, t);
   const Tensor hits = logical_and(eq(argmax(logits, -1), t), counts);
   return sum(hits).to(DType::f32) / sum(counts).to(DType::f32);
 }

@@ -94,7 +94,7 @@ Tensors op::LinearCrossEntropy::vjp(const Vjp& v) const {
     if (o.loss.reduction == Reduction::none) {
       g = unsqueeze(g, -1);
     } else if (o.loss.reduction == Reduction::mean) {
-      g = o.loss.ignore_index ? g / sum(ne(targets, double(*o.loss.ignore_index)).to(g.dtype()))
+      g = o.loss.ignore_index ? g / sum(detail::differs_from(targets, *o.loss.ignore_index).to(g.dtype()))
                               : g / double(targets.numel());
     }
     dx = (v.out(2) * g).to(x.dtype());

@@ -50,7 +50,7 @@ Tensors op::CrossEntropyGrad::compose(Inputs in) const {
   Tensor targets = in[1].to(DType::i64), w = expand(dloss, rows);
   if (o.reduction == Reduction::mean && !o.ignore_index) w = w / double(rows.product());
   if (o.ignore_index) {  // ignored rows get weight 0, target class 0
-    const Tensor kept = ne(targets, double(*o.ignore_index)), one = kept.to(x.dtype());
+    const Tensor kept = detail::differs_from(targets, *o.ignore_index), one = kept.to(x.dtype());
     targets = where(kept, targets, 0.0);
     w = w * (o.reduction == Reduction::mean ? one / sum(one) : one);
   }
