@@ -34,25 +34,28 @@ class AmxSmallM {
   // C's transpose: columns of B, contiguous in k, are left operands as they are. The last 16 may be read twice.
   void by_columns(int64_t j0, int64_t n) const {
     alignas(64) Tiles sums;
-    alignas(64) std::byte end[kTile];
-    const int64_t bytes = p_.b.col * int64_t(sizeof(bf16));
+    alignas(64) std::byte end[4][kTile];
+    const int64_t bytes = p_.b.col * int64_t(sizeof(bf16)), rest = p_.k % kTerms, whole = p_.k - rest;
     for (int64_t j = j0; j < j0 + n; j += kWide) {
       const auto first = [&](int64_t t) { return std::min(j + 16 * t, p_.n - 16); };
+      const auto column = [&](int64_t t) { return reinterpret_cast<const std::byte*>(p_.b.at(0, first(t)).p); };
+      const std::byte* const b[4] = {column(0), column(1), column(2), column(3)};
       zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
-      for (int64_t s = 0; s < steps_; ++s) {
-        load_tile<7>(a_ + s * kTile, kRow);
-        const auto add = [&]<int T>() {
-          const MatView<bf16> b = p_.b.at(s * kTerms, first(T)).transposed();
-          const bool whole = depth(s) == kTerms;
-          if (!whole) pack_tile<false, 0, bf16>(b, 16, depth(s), end);
-          load_tile<4 + T % 3>(whole ? static_cast<const void*>(b.p) : end, whole ? bytes : kRow);
-          AmxBf16::add<T, 4 + T % 3, 7>();
-        };
-        add.template operator()<0>(), add.template operator()<1>(), add.template operator()<2>(),
-            add.template operator()<3>();
+      const auto add = [](const std::byte* a, const std::byte* const* from, int64_t at, int64_t stride) {
+        load_tile<7>(a, kRow), load_tile<4>(from[0] + at, stride), AmxBf16::add<0, 4, 7>();
+        load_tile<5>(from[1] + at, stride), AmxBf16::add<1, 5, 7>();
+        load_tile<6>(from[2] + at, stride), AmxBf16::add<2, 6, 7>();
+        load_tile<4>(from[3] + at, stride), AmxBf16::add<3, 4, 7>();
+      };
+      for (int64_t t = 0; t < whole; t += kTerms) add(a_ + t / kTerms * kTile, b, 2 * t, bytes);
+      if (rest != 0) {
+        for (int64_t t = 0; t < 4; ++t)
+          pack_tile<false, 0, bf16>(p_.b.at(whole, first(t)).transposed(), 16, rest, end[t]);
+        const std::byte* const ends[4] = {end[0], end[1], end[2], end[3]};
+        add(a_ + whole / kTerms * kTile, ends, 0, kRow);
       }
-      store_tile<0>(sums[0], kRow), store_tile<1>(sums[1], kRow), store_tile<2>(sums[2], kRow);
-      store_tile<3>(sums[3], kRow);
+      store_tile<0>(sums, kRow), store_tile<1, kTile>(sums, kRow), store_tile<2, 2 * kTile>(sums, kRow);
+      store_tile<3, 3 * kTile>(sums, kRow);
       for (int64_t t = 0, skip; t < 4 && (skip = j + 16 * t - first(t)) < 16; ++t)
         for (int64_t i = 0; i < p_.m; ++i) {
           float row[16];
@@ -85,12 +88,13 @@ class AmxSmallM {
             _mm512_store_si512(panel[2 * half + 1] + t * kRow, _mm512_permutex2var_epi16(x, high, y));
           }
         Tiles& c = sums[j / kWide];
-        load_tile<0>(c[0], kRow), load_tile<1>(c[1], kRow), load_tile<2>(c[2], kRow), load_tile<3>(c[3], kRow);
-        load_tile<4>(panel[0], kRow), AmxBf16::add<0, 7, 4>();
-        load_tile<5>(panel[1], kRow), AmxBf16::add<1, 7, 5>();
-        load_tile<6>(panel[2], kRow), AmxBf16::add<2, 7, 6>();
-        load_tile<4>(panel[3], kRow), AmxBf16::add<3, 7, 4>();
-        store_tile<0>(c[0], kRow), store_tile<1>(c[1], kRow), store_tile<2>(c[2], kRow), store_tile<3>(c[3], kRow);
+        load_tile<0>(c, kRow), load_tile<1, kTile>(c, kRow), load_tile<2, 2 * kTile>(c, kRow);
+        load_tile<3, 3 * kTile>(c, kRow), load_tile<4>(panel, kRow), AmxBf16::add<0, 7, 4>();
+        load_tile<5, kTile>(panel, kRow), AmxBf16::add<1, 7, 5>();
+        load_tile<6, 2 * kTile>(panel, kRow), AmxBf16::add<2, 7, 6>();
+        load_tile<4, 3 * kTile>(panel, kRow), AmxBf16::add<3, 7, 4>();
+        store_tile<0>(c, kRow), store_tile<1, kTile>(c, kRow), store_tile<2, 2 * kTile>(c, kRow);
+        store_tile<3, 3 * kTile>(c, kRow);
       }
     }
     for (int64_t i = 0; i < p_.m; ++i)

@@ -5,7 +5,7 @@
 #include <tapegrad/cpu/simd/transpose.h>
 
 namespace tg::cpu::TG_ISA_NS::packed {
-inline constexpr int64_t kTile = 16 * kRow;  // bytes
+inline constexpr int kTile = 16 * int(kRow);  // bytes
 
 // 32 bits of k, from t on, of each of 16 rows of v, whose columns are contiguous; 0 outside `some` rows and `depth`.
 inline __m512i lines(MatView<bf16> v, int64_t t, __mmask16 some, int64_t depth) {
@@ -69,11 +69,11 @@ void pack_step(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t
 
 // Inline assembly: g++ 12's _tile_loadconfig and _tile_loadd do not declare the memory they read. Compilers never use
 // tiles, so no clobber names them.
-template <int Tile> void load_tile(const void* p, int64_t stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(Tile) : "memory");
+template <int Tile, int Offset = 0> void load_tile(const void* p, int64_t stride) {
+  asm volatile("tileloadd %c3(%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(Tile), "i"(Offset) : "memory");
 }
-template <int Tile> void store_tile(void* p, int64_t stride) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(stride), "i"(Tile) : "memory");
+template <int Tile, int Offset = 0> void store_tile(void* p, int64_t stride) {
+  asm volatile("tilestored %%tmm%c2, %c3(%0,%1,1)" ::"r"(p), "r"(stride), "i"(Tile), "i"(Offset) : "memory");
 }
 template <int Tile> void zero_tile() { asm volatile("tilezero %%tmm%c0" ::"i"(Tile)); }
 // 16 rows of 64 bytes. After leave_tiles() context switches save no tile state.
@@ -83,7 +83,7 @@ inline void enter_tiles() {
     uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
   } const shapes;
-  asm volatile("ldtilecfg %0" ::"m"(shapes));
+  asm volatile("ldtilecfg (%0)" ::"r"(&shapes), "m"(shapes));
 }
 inline void leave_tiles() { asm volatile("tilerelease"); }
 
@@ -92,8 +92,8 @@ template <class Dot, int Halves, class Sum>
 void amx_halves(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add) {
   const int64_t bytes = ld * int64_t(sizeof(Sum));
   if (add) {
-    load_tile<0>(c, bytes), load_tile<1>(c + 16, bytes);
-    if (Halves == 2) load_tile<2>(c + 16 * ld, bytes), load_tile<3>(c + 16 * ld + 16, bytes);
+    load_tile<0>(c, bytes), load_tile<1, kRow>(c, bytes);
+    if (Halves == 2) load_tile<2>(c + 16 * ld, bytes), load_tile<3, kRow>(c + 16 * ld, bytes);
   } else {
     zero_tile<0>(), zero_tile<1>();
     if (Halves == 2) zero_tile<2>(), zero_tile<3>();
@@ -101,15 +101,15 @@ void amx_halves(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, i
   for (; steps > 0; --steps, a += kStep, b += kStep) {
     load_tile<6>(b, kRow), load_tile<4>(a, kRow);
     Dot::template add<0, 4, 6>();
-    load_tile<7>(b + kTile, kRow);
+    load_tile<7, kTile>(b, kRow);
     Dot::template add<1, 4, 7>();
     if (Halves == 2) {
-      load_tile<5>(a + kTile, kRow);
+      load_tile<5, kTile>(a, kRow);
       Dot::template add<2, 5, 6>(), Dot::template add<3, 5, 7>();
     }
   }
-  store_tile<0>(c, bytes), store_tile<1>(c + 16, bytes);
-  if (Halves == 2) store_tile<2>(c + 16 * ld, bytes), store_tile<3>(c + 16 * ld + 16, bytes);
+  store_tile<0>(c, bytes), store_tile<1, kRow>(c, bytes);
+  if (Halves == 2) store_tile<2>(c + 16 * ld, bytes), store_tile<3, kRow>(c + 16 * ld, bytes);
 }
 template <class Dot, class Sum>
 void amx_block(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
