@@ -52,12 +52,16 @@ struct ProductPath {
   bool fast = true;  // false: used only if the variable names it
 };
 using ProductPaths = std::span<const ProductPath>;
+ProductPath amx_path(int bit_of_dtype) {
+  const bool here = has_instructions(4, 0, CpuidRegister::d, bit_of_dtype) && has_tiles();
+  return {"amx", here || (emulates_amx && tg::detail::kernel_level(Backend::cpu) >= 4), here};
+}
 // Relative to FMA, vdpbf16ps does twice the multiply-adds on Zen 5, more on Zen 4, half on Sapphire Rapids.
 ProductPaths bf16_paths() {
   static const ProductPath all[] = {
       {"f32", true},
       {"avx512", has_instructions(4, 1, CpuidRegister::a, 5), is_amd()},
-      {"amx", has_instructions(4, 0, CpuidRegister::d, 22) && has_tiles()},
+      amx_path(22),
   };
   return all;
 }
@@ -67,7 +71,7 @@ ProductPaths int8_paths() {
       {"avx2", tg::detail::kernel_level(Backend::cpu) >= 3},
       {"avx_vnni", has_instructions(3, 1, CpuidRegister::a, 4)},
       {"avx512_vnni", has_instructions(4, 0, CpuidRegister::c, 11)},
-      {"amx", has_instructions(4, 0, CpuidRegister::d, 25) && has_tiles()},
+      amx_path(25),
   };
   return all;
 }

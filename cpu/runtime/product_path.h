@@ -26,6 +26,9 @@ std::string_view name_of(Int8Path);
 // Support by processor, system and build. The first call asks Linux for AMX tile registers.
 bool has(Bf16Path);
 bool has(Int8Path);
+// Set before the first call by a program that emulates tiles (tests/support/amx.h): AMX is then present where AVX-512
+// is.
+inline bool emulates_amx = false;
 // TG_BF16 (read at each call; a value error for an unknown or absent path), else AMX, else AVX512_BF16 of AMD, else
 // f32.
 Bf16Path bf16_path();

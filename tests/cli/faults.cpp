@@ -16,8 +16,11 @@
 #include <cstdlib>
 #include <utility>
 
+#include "support/amx.h"
+
 namespace {
 using namespace tg;
+const EmulatedAmx amx;
 
 enum class When { never, before, within, after, fail };
 struct Fault {

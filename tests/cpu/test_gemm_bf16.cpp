@@ -4,9 +4,9 @@
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/ops/matmul.h>
 
-#include "support/bf16_paths.h"
 #include "support/effort.h"
 #include "support/helpers.h"
+#include "support/paths.h"
 #include "support/threads.h"
 
 using namespace tg;
@@ -150,6 +150,7 @@ TEST_CASE("bf16 products: what is not finite stays in its rows and columns, and 
 
 TEST_CASE("TG_BF16 names a way that this machine has, or products and describe() refuse") {
   NoGradScope off;
+  const EmulatedAmx amx;
   const Tensor a = random_bf16({2, 2}, 1);
   const auto error = [&](const char* value) {
     const WithEnv env("TG_BF16", value);

@@ -6,8 +6,8 @@
 #include "levels/int8_sums.h"
 #include "support/effort.h"
 #include "support/helpers.h"
+#include "support/paths.h"
 #include "support/threads.h"
-#include "support/with_env.h"
 
 using namespace tg;
 using cpu::Int8Path;
@@ -22,17 +22,13 @@ int least_level(Int8Path path) {
   return path == Int8Path::plain ? 1 : path == Int8Path::avx2 || path == Int8Path::avx_vnni ? 3 : 4;
 }
 template <class F> void for_each_way(F&& f) {
-  for (const Int8Path path : cpu::kInt8Paths) {
-    const std::string name(name_of(path));
-    if (!has(path)) continue;
-    const WithEnv env("TG_INT8", name);
-    CAPTURE(name);
+  for_each_path(cpu::kInt8Paths, [&](Int8Path path) {
     for (const Int8Level& l : int8_levels()) {
       if (l.level < least_level(path) || l.level > tg::detail::kernel_level(Backend::cpu)) continue;
       CAPTURE(l.level);
       f(l);
     }
-  }
+  });
 }
 
 enum class Fill { random, lowest, highest, alternating };
@@ -137,9 +133,9 @@ TEST_CASE("large int8 products on one thread and on all: blocks of rows, columns
   for (const Size& s :
        {Size{66, 66, 7001}, Size{20, 800, 2100}, Size{300, 500, 400}, Size{40, 3000, 64}, Size{9, 2000, 300},
         Size{3, 70, 20011}, Size{1, 1100, 900}, Size{1000, 20, 257}, Size{140000, 2, 3}, Size{17, 520, 16400}}) {
-    if (!small_enough(s.m, s.n, s.k)) continue;
     const Case c(s.m, s.n, s.k, Fill::random, Fill::random);
     for_each_way([&](const Int8Level& level) {
+      if (!small_enough(s.m, s.n, s.k)) return;
       for (const int threads : {1, 2}) {
         const ThreadsScope some(threads);
         CAPTURE(threads);
@@ -185,18 +181,14 @@ TEST_CASE("TG_INT8 names a way that this machine has, or products and describe()
   CHECK(has(cpu::int8_path()));
   CHECK((cpu::int8_path() == Int8Path::plain) == (tg::detail::kernel_level(Backend::cpu) < 3));
   for (const Int8Path path : cpu::kInt8Paths) {
-    const std::string name(name_of(path));
-    CAPTURE(name);
-    const WithEnv env("TG_INT8", name);
+    const WithEnv env("TG_INT8", std::string(name_of(path)));
     CHECK((error_of([] { (void)cpu::int8_path(); }) == "no error") == has(path));
-    if (!has(path)) {
-      MESSAGE("skipped: this machine or build has no " << name);
-      continue;
-    }
+  }
+  for_each_path(cpu::kInt8Paths, [&](Int8Path path) {
     CHECK(cpu::int8_path() == path);
     for (const Int8Level& level : int8_levels())  // even without its instructions
       if (level.level <= tg::detail::kernel_level(Backend::cpu)) compare(level, c, Lies::by_rows, Lies::by_columns);
     CHECK(has(detail::runtime_of(Device::cpu()).describe(0), "int8 by ") ==
           (least_level(path) == 4 || path == Int8Path::avx_vnni));
-  }
+  });
 }

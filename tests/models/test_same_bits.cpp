@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "support/amx.h"
 #include "support/block_weights.h"
 #include "support/effort.h"
 #include "support/threads.h"
@@ -58,6 +59,7 @@ std::string served(uint64_t seed) {
   for (const cpu::Bf16Path path : cpu::kBf16Paths)
     if (has(path)) ways.push_back(int64_t(path));
   const WithEnv way("TG_BF16", std::string(name_of(cpu::Bf16Path(ways[size_t(draw(0, int64_t(ways.size()) - 1))]))));
+  const EmulatedAmx amx;
   NoGradScope off;
   const bool blocks = draw.chance(4);
   if (blocks) config.width = 32 * draw(1, 3), config.head_dim = 32, config.ff_width = 32 * draw(1, 3);

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "support/bf16_paths.h"
 #include "support/block_weights.h"
 #include "support/effort.h"
+#include "support/paths.h"
 #include "support/quantized.h"
 #include "support/refusals.h"
 #include "support/threads.h"

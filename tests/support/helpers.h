@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "support/amx.h"
 #include "support/errors.h"
 
 namespace tg {
@@ -22,8 +23,10 @@ inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
-// Whether a sanitizer build has time for a GEMM of m n k multiplications; all paths have such.
-inline bool small_enough(int64_t m, int64_t n, int64_t k) { return !kSanitized || m * n * k < 20'000'000; }
+// Whether a sanitizer build or emulated AMX has time for a GEMM of m n k multiplications; all paths have such.
+inline bool small_enough(int64_t m, int64_t n, int64_t k) {
+  return !(kSanitized || EmulatedAmx::running()) || m * n * k < 20'000'000;
+}
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
