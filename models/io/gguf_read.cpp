@@ -116,6 +116,9 @@ GptConfig detail::gguf_config(const GgufFile& file) {
                 .width = k.need("embedding_length"),
                 .ff_width = k.need("feed_forward_length")};
     TG_CHECK(k.has(kTable), value, "[gguf] {} has no tensor '{}'. Download it anew.", file.path(), kTable);
+    TG_CHECK(c.layers <= std::ssize(file.tensors()), value,
+             "[gguf] {}: '{}' is {}, and it has {} tensors. Download it anew.", file.path(), k.key("block_count"),
+             c.layers, file.tensors().size());
     c.vocab_size = file.tensors().at(kTable).shape[0];
     c.norm_eps =
         k.get<double>(gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon").value_or(c.norm_eps);

@@ -188,6 +188,8 @@ TEST_CASE("gguf read: refused files") {
   CHECK_HAS(gguf_error(set("llama.block_count", gguf_f32(1))), "'llama.block_count' is 1.0");
   CHECK_HAS(gguf_error(set("llama.block_count", gguf_raw(uint32_t(10)) + gguf_raw(uint64_t(1) << 53))), "out of range");
   CHECK_HAS(gguf_error(set("llama.block_count", gguf_raw(uint32_t(5)) + gguf_raw(int32_t(-1)))), "is -1,");
+  CHECK_HAS(gguf_error(set("llama.block_count", gguf_raw(uint32_t(4)) + gguf_raw(uint32_t(2305)))),
+            "is 2305, and it has");
   CHECK(gguf_error(set("llama.block_count", gguf_raw(uint32_t(11)) + gguf_raw(int64_t(1)))) == "no error");
   CHECK_HAS(gguf_error([](GgufBytes& f) { f.keys.erase("llama.context_length"); }), "has no 'llama.context_length'");
   CHECK_HAS(gguf_error(set("llama.feed_forward_length", gguf_u32(32))), "'blk.0.ffn_gate.weight' is (64, 32)",
