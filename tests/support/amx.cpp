@@ -49,7 +49,8 @@ Operand operand(const uint8_t* modrm, bool index_high, bool base_high, const gre
 
 [[gnu::target("avx2,fma")]] void add_bf16(Tile& c, const Tile& a, const Tile& b, int rows, int steps, int columns) {
   const __m256i high = _mm256_set1_epi32(int(0xffff0000u));
-  _mm_setcsr(0x9fc0);  // round to nearest, denormals 0, no exception; the kernel restores the state before
+  // Round to nearest, denormals 0, no exception. Linux restores the register after the handler.
+  _mm_setcsr(0x9fc0);
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < columns; j += 8) {
       __m256 even = _mm256_setzero_ps(), odd = even;
