@@ -3,8 +3,8 @@
     python make_fixtures.py [--out DIR]
 
 Made with Python 3.11, torch 2.15.0 (CPU, one thread), numpy 2.4.6, safetensors 0.8.0 (numpy and safetensors serve
-only to read the files back). Everything is computed by torch in float64, except the f32 halves of adamw.safetensors
-and optimizers.safetensors.
+only to read the files back). Everything is computed by torch in float64, except the f32 half of
+optimizers.safetensors.
 Every random number is rounded to a float32 value before use, so a float32 test starts from exactly the same inputs.
 Each tensor has its own generator, seeded with the CRC of its name: a new case leaves the inputs of the
 others as they are; outputs may differ in the last bits on another processor or build of torch.
@@ -15,8 +15,6 @@ ops.safetensors    per case '<op>.<variant>': .in0 .in1 ... inputs in the order 
                    weights nor gradients.
                    metadata['<op>.<variant>'] is a JSON object with the op's attributes ('{}' if it has none), so the
                    metadata lists all cases.
-adamw.safetensors  '<f32|f64>.<matrix|vector>.<init|grad|step1|step2|step10|exp_avg|exp_avg_sq>'; grad is (10, ...),
-                   one gradient per step; exp_avg* are the state after step 10. metadata['config'] holds the settings.
 adam_forms.safetensors  'init' (6, 4), 'grad' (10, 6, 4), and after ten steps '<form>.final' for each form of ADAM_FORMS
                    below: torch.optim.Adam and AdamW, and the update of sqrt(1 - beta2^t) / (1 - beta1^t) m /
                    (sqrt(v) + eps) with the decay before or after it. metadata['config'] holds the settings.
@@ -596,49 +594,6 @@ def descend(optimiser, loss_at, after=lambda step: None):
     return torch.stack(losses)
 
 
-def make_adamw():
-    config = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.1}
-    tensors = {}
-    for dtype, prefix in ((torch.float32, "f32"), (F64, "f64")):
-        params, grads = {}, {}
-        for name, shape in (("matrix", (7, 5)), ("vector", (5,))):
-            params[name] = randn(f"adamw.{name}", *shape).to(dtype).requires_grad_()
-            grads[name] = randn(f"adamw.{name}.grad", 10, *shape).to(dtype)
-            tensors[f"{prefix}.{name}.init"] = params[name].detach().clone()
-            tensors[f"{prefix}.{name}.grad"] = grads[name]
-        optimiser = adamw(params.values(), **config)
-        for step in range(1, 11):
-            for name, p in params.items():
-                p.grad = grads[name][step - 1].clone()
-            optimiser.step()
-            if step in (1, 2, 10):
-                tensors |= {f"{prefix}.{n}.step{step}": p.detach().clone() for n, p in params.items()}
-        for name, p in params.items():
-            tensors |= {f"{prefix}.{name}.{s}": optimiser.state[p][s].clone() for s in ("exp_avg", "exp_avg_sq")}
-    return tensors, {"config": json.dumps(config | {"decayed": ["matrix"], "steps": 10})}
-
-
-def check_adamw(path):
-    """Against the published update (decoupled decay of the old value), written out."""
-    tensors, metadata = load(path)
-    c = json.loads(metadata["config"])
-    for prefix, rtol in (("f64", 1e-13), ("f32", 2e-6)):
-        for name in ("matrix", "vector"):
-            t = {k.rsplit(".", 1)[1]: v for k, v in tensors.items() if k.startswith(f"{prefix}.{name}.")}
-            p, m, v = t["init"], torch.zeros_like(t["init"]), torch.zeros_like(t["init"])
-            decay = c["weight_decay"] if name in c["decayed"] else 0.0
-            for step, g in enumerate(t["grad"], start=1):
-                m = c["beta1"] * m + (1 - c["beta1"]) * g
-                v = c["beta2"] * v + (1 - c["beta2"]) * g * g
-                mhat, vhat = m / (1 - c["beta1"] ** step), v / (1 - c["beta2"] ** step)
-                p = p - c["lr"] * (mhat / (vhat.sqrt() + c["eps"]) + decay * p)
-                if f"step{step}" in t:
-                    torch.testing.assert_close(p, t[f"step{step}"], rtol=rtol, atol=rtol)
-            torch.testing.assert_close(m, t["exp_avg"], rtol=rtol, atol=rtol)
-            torch.testing.assert_close(v, t["exp_avg_sq"], rtol=rtol, atol=rtol)
-    print("  checked: equal to the written-out update")
-
-
 # Standard deviation 0.2 where such models use 0.02: with widths this small, logits, attention scores and gradients
 # would else be so near to zero that a wrong mask or scale would hardly show. Norm gains are 1 + 0.1 N(0, 1), not 1,
 # so that a gain left out shows. Both kinds of projection onto the residual stream: 0.2 / sqrt(2 * blocks).
@@ -1079,10 +1034,9 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # sums in one order
     print("torch", torch.__version__)
-    jobs = {"ops": (make_ops, check_ops), "adamw": (make_adamw, check_adamw),
-            "adam_forms": (make_adam_forms, check_adam_forms), "lora": (make_lora, check_lora),
-            "optimizers": (make_optimizers, check_optimizers), "switchback": (make_switchback, check_switchback),
-            "fragmented": (make_fragmented, check_fragmented)}
+    jobs = {"ops": (make_ops, check_ops), "adam_forms": (make_adam_forms, check_adam_forms),
+            "lora": (make_lora, check_lora), "optimizers": (make_optimizers, check_optimizers),
+            "switchback": (make_switchback, check_switchback), "fragmented": (make_fragmented, check_fragmented)}
     jobs |= {name: (lambda name=name, c=c: make_gpt(name, c), check_gpt) for name, c in GPTS.items()}
     for name, (make, check) in jobs.items():
         path = folder / f"{name}.safetensors"
