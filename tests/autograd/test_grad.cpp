@@ -24,18 +24,8 @@ void forgetful(const Forgetful&, Bufs in, Bufs out, Context&) { *out[0].data<flo
 void plain(const Plain&, Bufs in, Bufs out, Context&) { *out[0].data<float>() = *in[0].data<float>(); }
 TG_KERNEL(Forgetful, cpu, forgetful);
 TG_KERNEL(Plain, cpu, plain);
-
-std::vector<float> times(std::vector<float> v, float s) {
-  for (float& x : v) x *= s;
-  return v;
-}
 }  // namespace
 
-TEST_CASE("gradients through a cast to f32 and back against central differences") {
-  // Central differences of rounded values have steps of 6e-8 / 2e-5.
-  CHECK(gradcheck([&](auto& x) { return sum(tg::tanh(x.to(DType::f32))).to(DType::f64); }, random<double>({3}, 5)) <
-        2e-2);
-}
 TEST_CASE("one leaf used many times, and one that is not reached") {
   Tensor x = random({2, 3}, 1).requires_grad_(), unused = random({2}, 2).requires_grad_();
   const GradMap g = backward(sum(x + x * x + x));
@@ -58,20 +48,6 @@ TEST_CASE("an output of any shape with its gradient") {
 TEST_CASE("a leaf that is the loss itself has gradient 1") {
   Tensor x = random({}, 1).requires_grad_();
   CHECK(values(backward(x)[x]) == std::vector<float>{1});
-}
-TEST_CASE("second derivative through matmul, eager and lazy") {
-  for (bool lazy : {false, true}) {
-    Mode mode(lazy);
-    Tensor x = random({2, 3}, 1).requires_grad_(), w = random({3, 4}, 2).requires_grad_();
-    const Tensor y = matmul(x, w);
-    const Tensor g = backward(sum(y * y), {.create_graph = true})[x];  // 2 x w w^T
-    CHECK(g.requires_grad());
-    const auto h = values(backward(sum(g))[x]);  // rows: 2 * row sums of w w^T
-    const auto ww = values(matmul(w, transpose(w)));
-    for (size_t r = 0; r < 2; ++r)
-      for (size_t i = 0; i < 3; ++i)
-        CHECK(h[r * 3 + i] == doctest::Approx(2 * (ww[i] + ww[3 + i] + ww[6 + i])).epsilon(1e-5));
-  }
 }
 TEST_CASE("an op without a gradient says so") {
   Tensor x = random({1}, 1).requires_grad_();
@@ -341,7 +317,7 @@ TEST_CASE("gradients of nothing are nothing, and accumulate in the dtype of the 
   Tensor h = random({4}, 3).to(DType::bf16).detach().requires_grad_();
   CHECK(backward(sum(h * h))[h].dtype() == DType::bf16);
   Tensor m = random({4}, 3).requires_grad_();
-  CHECK(values(backward(sum((m.to(DType::bf16) * 2.0).to(DType::f32)))[m]) == times(std::vector<float>(4, 1), 2));
+  CHECK(values(backward(sum((m.to(DType::bf16) * 2.0).to(DType::f32)))[m]) == std::vector<float>(4, 2));
 }
 TEST_CASE("native: the gradient through one cast to bf16 stays in bf16, and all else has the leaf's dtype") {
   const Tensor x = random({3, 5}, 1), a = random({3, 5}, 2).to(DType::bf16), b = random({3, 5}, 3).to(DType::bf16);

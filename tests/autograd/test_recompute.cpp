@@ -1,4 +1,4 @@
-// Same bits, less memory. test_gpt_modes.cpp, test_gpt_lazy.cpp and test_compile.cpp test a GPT.
+// Same bits, less memory. test_gpt_modes.cpp, test_gpt_lazy.cpp and test_train_compiled.cpp test a GPT.
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/observe.h>

@@ -112,16 +112,6 @@ TEST_CASE("safetensors: what cannot be written is refused and named") {
   CHECK(folder.entries() == 0);
 }
 
-TEST_CASE("safetensors: a fixture written elsewhere") {
-  const SafetensorsFile file(TG_TEST_DATA "/ops.safetensors");
-  CHECK(file.metadata().at("add.same") == "{}");
-  const Tensor a = file.tensor("add.same.in0"), b = file.tensor("add.same.in1"), sum = file.tensor("add.same.out0");
-  CHECK(a.dtype() == DType::f64);
-  const auto x = a.to_vector<double>(), y = b.to_vector<double>(), z = sum.to_vector<double>();
-  REQUIRE(!z.empty());
-  for (size_t i = 0; i < z.size(); ++i) CHECK(z[i] == x[i] + y[i]);  // one correctly rounded addition: equal
-}
-
 TEST_CASE("safetensors: a damaged frame") {
   const std::string good = R"({"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})";
   CHECK(open_error(image(good, "xy")) == "no error");

@@ -185,22 +185,6 @@ TEST_CASE("foreign files: a link that leads nowhere is named") {
   }
 }
 
-TEST_CASE("foreign files: the names of a base model, without its prefix") {
-  for (const char* name : {"llama_tied", "gpt2", "qwen3"}) {
-    HfFolder whole(name), base(name);
-    const std::string prefix = name == "gpt2"sv ? "transformer." : "model.";
-    StateDict bare;
-    const Shards shards(whole.path);
-    for (const std::string& full : shards.names())
-      bare[full.starts_with(prefix) ? full.substr(prefix.size()) : full] = shards.tensor(full);
-    for (const auto& file : fs::directory_iterator(base.path))
-      if (file.path().string().find("safetensors") != std::string::npos) fs::remove(file.path());
-    write_safetensors(base / "model.safetensors", bare, {{"format", "pt"}});
-    const LoadedModel a = load_model(whole.path), b = load_model(base.path);
-    for (const auto& [n, t] : a.params.state()) CHECK(bits_of(t) == bits_of(b.params.state().at(n)));
-  }
-}
-
 namespace {
 // 256 bytes after <|endoftext|>, and two merges: "th" is 257 and "the" 258.
 void write_vocab(const std::string& folder, const char* config) {

@@ -178,21 +178,6 @@ TEST_CASE("forward: what it refuses, and where the error was") {
   CHECK_SAYS(mlp.forward(zeros({2, 7})), "in own.mlp.fc");
 }
 
-TEST_CASE("dropout only when a generator is given, and another mask each time") {
-  GptConfig c = tiny_gpt();
-  c.dropout = 0.5;
-  const auto [params, model] = new_gpt(c);
-  const Tensor tokens = tensor({1, 2, 3}, {1, 3});
-  Rng rng{4}, same{4};
-  const auto plain = model.forward(tokens).to_vector<float>();
-  const auto one = model.forward(tokens, {.rng = &rng}).to_vector<float>();
-  const auto two = model.forward(tokens, {.rng = &rng}).to_vector<float>();
-  CHECK(model.forward(tokens).to_vector<float>() == plain);
-  CHECK(one != plain);
-  CHECK(one != two);
-  CHECK(model.forward(tokens, {.rng = &same}).to_vector<float>() == one);
-}
-
 TEST_CASE("cache: logits as without it, whatever the pieces") {
   for (const std::string& name : kOracles) {
     CAPTURE(name);

@@ -327,10 +327,20 @@ TEST_CASE("hugging face: biases and norms that a model lacks are written, and on
 }
 
 TEST_CASE("hugging face: other names, buffers and dtypes that files have") {
+  const auto without = [](const std::string& prefix, const Copy& c) {
+    StateDict bare;
+    for (const auto& [name, t] : c.weights()) bare[name.starts_with(prefix) ? name.substr(prefix.size()) : name] = t;
+    return bare;
+  };
+  for (const char* name : {"llama_tied", "qwen3"}) {
+    const Copy c(name);
+    const StateDict was = load_model(c.path).params.state();
+    CHECK(c.with_weights(without("model.", c)) == "no error");
+    check_same_bits(load_model(c.path).params.state(), was);
+  }
   const Copy to("gpt2");
   const StateDict before = load_model(to.path).params.state();
-  StateDict bare;
-  for (const auto& [name, t] : to.weights()) bare[name.substr(std::string("transformer.").size())] = t;
+  StateDict bare = without("transformer.", to);
   bare["h.0.attn.bias"] = ones({1, 1, 24, 24});
   bare["h.1.attn.masked_bias"] = tensor({-1e4f}, {1});
   CHECK(to.with_weights(bare) == "no error");

@@ -38,6 +38,7 @@ TEST_CASE("compiled steps: weights, moments, generators and records are those of
   SUBCASE("clipped hard") { c.clip_norm = 0.1; }
   SUBCASE("bf16") { c.dtype = DType::bf16; }
   SUBCASE("cheap ops recomputed") { c.recompute = Recompute::cheap; }
+  SUBCASE("blocks recomputed") { c.recompute = Recompute::block; }
   SUBCASE("blocks recomputed, in bf16") { c.recompute = Recompute::block, c.dtype = DType::bf16; }
   SUBCASE("three micro-batches") { c.accumulate = 3; }
   SUBCASE("two micro-batches in bf16, recomputed") {
