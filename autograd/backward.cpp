@@ -84,7 +84,12 @@ Tensors run_vjp(Node& n, Inputs grads, bool last, Gradients& all) {
   const detail::EmitInScope scope(n.scope);  // gradient ops are of the forward op's layer
   SumsSoFar sums(all);
   try {
-    return vjp_of(*n.op, Vjp(n, grads, last, &sums), grads);
+    Tensors made = vjp_of(*n.op, Vjp(n, grads, last, &sums), grads);
+    for (size_t i = made.size(); i < n.in.size(); ++i)
+      TG_CHECK(!n.in[i].tracked, value,
+               "[{}] vjp returned {} gradient(s) for {} inputs, and input {} requires one. Return one per input.",
+               n.op->name(), made.size(), n.in.size(), i);
+    return made;
   } catch (const Error& e) {
     throw detail::with_scope(e, n.scope);
   }

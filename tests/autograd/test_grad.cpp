@@ -11,10 +11,12 @@ using namespace tg;
 namespace {
 struct Forgetful : OpOf<Forgetful> {  // vjp reads unsaved tensors
   static constexpr auto kName = "test_forgetful";
-  bool output;
-  explicit Forgetful(bool reads_output) : output(reads_output) {}
+  enum Reads { input, output, neither } reads;
+  explicit Forgetful(Reads r) : reads(r) {}
   Layouts infer(Inputs in) const override { return {in[0].layout()}; }
-  Tensors vjp(const Vjp& v) const override { return {v.grad() * (output ? v.out(0) : v.in(0))}; }
+  Tensors vjp(const Vjp& v) const override {
+    return {reads == neither ? v.grad() : v.grad() * (reads == output ? v.out(0) : v.in(0))};
+  }
 };
 struct Plain : OpOf<Plain> {  // no vjp
   static constexpr auto kName = "test_plain";
@@ -57,10 +59,16 @@ TEST_CASE("an op without a gradient says so") {
 }
 TEST_CASE("a vjp that reads what was not saved is found") {
   Tensor one = filled({1}, 2.f).requires_grad_();
-  CHECK_SAYS(backward(emit1(make_ref<Forgetful>(false), {one})),
+  CHECK_SAYS(backward(emit1(make_ref<Forgetful>(Forgetful::input), {one})),
              "[test_forgetful] vjp reads input 0, which saves_in() does not keep");
-  CHECK_SAYS(backward(emit1(make_ref<Forgetful>(true), {one})),
+  CHECK_SAYS(backward(emit1(make_ref<Forgetful>(Forgetful::output), {one})),
              "[test_forgetful] vjp reads output 0, which saves_out() does not keep");
+}
+TEST_CASE("a vjp that returns fewer gradients than inputs is found") {
+  Tensor x = filled({1}, 2.f).requires_grad_(), y = filled({1}, 3.f).requires_grad_();
+  CHECK_SAYS(
+      backward(emit1(make_ref<Forgetful>(Forgetful::neither), {x, y})),
+      "[test_forgetful] vjp returned 1 gradient(s) for 2 inputs, and input 1 requires one. Return one per input");
 }
 TEST_CASE("hooks fire once, when the gradient is complete") {
   for (bool lazy : {false, true}) {
