@@ -234,6 +234,7 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
     t.dtype = o.dtype.value_or(DType::f32);
     if (!o.dtype && o.origin && o.origin->dtypes.contains(t.name)) t.dtype = o.origin->dtypes.at(t.name);
   }
+  detail::make_folder(folder);
   detail::write_shards(folder, tensors, o.max_shard);
   for (const char* name : kOthers)
     if (o.origin) copy_with_permissions(o.origin->folder, name, folder + "/" + name);

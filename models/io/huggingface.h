@@ -35,7 +35,7 @@ struct HuggingfaceOptions {
   const Tokenizer* tokenizer = nullptr;
   std::string chat_template = "";  ///< Jinja; of an origin: chat_template.jinja
 };
-/// Writes config.json and the weights of a Gpt into the existing `folder`, atomically each. Parameters that the model
+/// Writes config.json and the weights of a Gpt into `folder`, atomically each. Parameters that the model
 /// lacks: zeros (biases), ones (norms). An Error names fields that no family has, or a weight that f16 cannot
 /// represent.
 void save_huggingface(const std::string& folder, const GptConfig&, const Params&, const HuggingfaceOptions& = {});

@@ -57,6 +57,7 @@ void save_model(const std::string& folder, const Model& model, const Params& par
   Json config;
   config["model"] = detail::own_json(model.config());
   const bool in_file = dynamic_cast<const BpeTokenizer*>(tokenizer);
+  detail::make_folder(folder);
   if (in_file) detail::write_file_atomically(tokenizer_path(folder), tokenizer->to_json());
   if (in_file)
     config["tokenizer"] = kTokenizerFile;

@@ -40,7 +40,7 @@ template <class M> struct Loaded : ModelFile {
 /// A Gpt from a folder.
 using LoadedModel = Loaded<Gpt>;
 
-/// Writes the files into an existing folder, each atomically, and removes old shards (remove_other_weights()).
+/// Makes the folder and writes the files, each atomically, and removes old shards (remove_other_weights()).
 /// `train_json` is for human readers, or "". An Error if the model has no config() (model.h).
 void save_model(const std::string& folder, const Model&, const Params&, const Tokenizer* tokenizer = nullptr,
                 const std::string& train_json = "");

@@ -199,14 +199,15 @@ TEST_CASE("hugging face: what is imported is exported bit for bit, with the file
     CHECK(SafetensorsFile(to / "model.safetensors").metadata().at("format") == "pt");
   }
   const LoadedModel m = load_model(data_folder("qwen3"));  // bf16
-  const Folder to;
-  save_huggingface(to.path, m.model.config(), m.params, {.dtype = DType::f32, .origin = &*m.origin});
-  const Json before = detail::own_json(m.origin->config), after = detail::own_json(read_file(to / "config.json"));
+  const Folder folder;
+  const std::string to = folder / "made";
+  save_huggingface(to, m.model.config(), m.params, {.dtype = DType::f32, .origin = &*m.origin});
+  const Json before = detail::own_json(m.origin->config), after = detail::own_json(read_file(to + "/config.json"));
   for (const auto& [key, x] : before.items()) CHECK((key == "dtype" || after.at(key) == x));
   CHECK(after.at("dtype") == "float32");
   CHECK(after.at("torch_dtype") == "float32");
-  for (const auto& [key, t] : all_tensors(to.path)) CHECK(t.dtype() == DType::f32);
-  check_same_bits(load_model(to.path).params.state(), m.params.state());
+  for (const auto& [key, t] : all_tensors(to)) CHECK(t.dtype() == DType::f32);
+  check_same_bits(load_model(to).params.state(), m.params.state());
 }
 
 TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in shards") {
