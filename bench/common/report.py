@@ -303,7 +303,7 @@ def section(path):
     if not key:
         sys.exit(f"report.py: {path} is no result file. Expected one that has a key of "
                  f"{', '.join(kind[0] for kind in KINDS)}")
-    m = d.get("machine") or {}
+    m = d["machine"] if isinstance(d.get("machine"), dict) else {}
     facts = {"file": path, "machine": ", ".join(str(m[k]) for k in ("cpu", "backend", "compiler") if m.get(k)), **{
         k: d.get(k) for k in ("device", "date", "commit", "command")}}
     told = "".join(f"<dt>{k}</dt><dd>{html.escape(str(v or '-'))}</dd>" for k, v in facts.items())

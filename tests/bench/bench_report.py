@@ -25,7 +25,7 @@ page = pathlib.Path(at("page.html")).read_text(encoding="utf-8")
 assert page.count("<h2>") == 9 and page.count("<svg") > 30 and "<script" not in page and 'href="http' not in page
 for plot in "optimizer_step", "profiled_step", "s peak", "inference, batch 2", "Time over LoRA", "Distribution: lazy":
     assert plot in page, f"{plot} is missing"
-pathlib.Path(at("bad.json")).write_text('{"runs": [{}]}', encoding="utf-8")
+pathlib.Path(at("bad.json")).write_text('{"runs": [{}], "machine": "a name"}', encoding="utf-8")
 no_profile = "has the key 'runs' of a file of bench_lm_profile, and is none"
 for words, file in ((no_profile, "bad.json"), ("cannot be read", "none.json")):
     run = report(at(file))
