@@ -42,24 +42,23 @@ void GradientReducer::start(size_t b) {
   if (pending_.size() == kMostAtOnce) finish_oldest();
   const ProfileRange range("reduce");
   std::vector<Tensor> all;
-  std::vector<uint64_t> ids;
   for (size_t i = buckets_[b].first; i < buckets_[b].last; ++i) {
     const Parameter& p = parameters_[i];
-    TG_CHECK(grads_[i] || !partition_, missing_gradient,
-             "[train] '{}' {} has no gradient: the loss does not depend on it. Ranks that share an optimiser need one "
-             "for each parameter; freeze it with requires_grad_(false), or leave it out.",
+    TG_CHECK(grads_[i], missing_gradient,
+             "[train] '{}' {} has no gradient: the loss of this rank does not depend on it. Each rank needs one for "
+             "each parameter, for their sums; add 0 times its sum() to the loss, or freeze it with "
+             "requires_grad_(false).",
              p.name, p.tensor.shape());
-    if (grads_[i]) all.push_back(std::exchange(grads_[i], Tensor())), ids.push_back(p.tensor.id());
+    all.push_back(std::exchange(grads_[i], Tensor()));
   }
-  if (all.empty()) return;
-  pending_.push_back({std::move(ids), partition_ ? partition_->start_reduce(b, all) : start_all_reduce(all, comm_)});
+  pending_.push_back({buckets_[b].first, partition_ ? partition_->start_reduce(b, all) : start_all_reduce(all, comm_)});
 }
 void GradientReducer::finish_oldest() {
   const ProfileRange range("reduce");
   Pending p = std::move(pending_.front());
   pending_.pop_front();
   const Tensors sums = p.sums.finish();
-  for (size_t k = 0; k < p.ids.size(); ++k) sums_.map()[p.ids[k]] = sums[k];
+  for (size_t k = 0; k < sums.size(); ++k) sums_.map()[parameters_[p.first + k].tensor.id()] = sums[k];
 }
 
 }  // namespace tg

@@ -15,7 +15,8 @@ class GradientReducer {
 
   /// For BackwardOptions::on_leaf_grad and accumulate(): moves gradients out.
   void add(uint64_t leaf, Tensor& grad);
-  /// Returns the sums. `rest`: gradients not yet added. With a partition, a missing gradient is an Error.
+  /// Returns the sums. `rest`: gradients not yet added. A missing one is an Error: other ranks would sum it with
+  /// another.
   GradMap finish(const GradMap& rest = {});
 
  private:
@@ -29,7 +30,7 @@ class GradientReducer {
   std::vector<size_t> missing_, bucket_of_;     // gradients to come per bucket; parameters' buckets
   std::vector<Tensor> grads_;                   // indexed by parameter
   struct Pending {
-    std::vector<uint64_t> ids;
+    size_t first;  // parameter
     PendingSums sums;
   };
   std::deque<Pending> pending_;  // buckets in flight
