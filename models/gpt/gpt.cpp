@@ -252,6 +252,10 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t 
   const auto alone = o.cache ? o.cache->use() : detail::OneUser::Use();
   const bool fixed = o.cache && o.cache->has_capacity();
   const int64_t b = tokens.size(0), t = tokens.size(1), past = o.cache && !fixed ? o.cache->length() : 0;
+  if (o.lengths) {
+    const NameScope lengths("lengths");  // gather() throws for one outside of [0, T]
+    o.lengths = gather(arange(0, double(t + 1), 1, DType::i64, tokens.device()), 0, o.lengths);
+  }
   // Copied handles: failures leave the caller's cache unchanged.
   KvCache grown;
   if (o.cache) grown = *o.cache;
@@ -291,7 +295,7 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head, int64_t 
   if (o.last_only || one_row) {
     const int64_t c = config_.width;
     Tensor last;  // (B, 1, C)
-    if (o.lengths && t > 1) last = expand(reshape(o.lengths.to(DType::i64) - 1.0, {b, 1, 1}), {b, 1, c});
+    if (o.lengths && t > 1) last = expand(reshape(o.lengths - 1.0, {b, 1, 1}), {b, 1, c});
     for (Tensor* part : {&s.x, &s.branch})
       if (*part) *part = last ? gather(*part, 1, last) : slice(*part, 1, t - 1, t);  // (B, 1, C)
   }

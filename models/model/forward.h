@@ -17,8 +17,8 @@ struct ForwardOptions {
   Rng* rng = nullptr;        ///< generator of dropout; null: no dropout
   KvCache* cache = nullptr;  ///< earlier positions; grows unless the call fails
   bool last_only = false;    ///< last position only: (B, 1, V)
-  /// (B) i32 or i64: each sequence's tokens before padding, 1 or more (or 0 if T is 1). Padding's logits are
-  /// meaningless. last_only takes each last token. Needs a fixed cache, which counts tokens. Empty: T.
+  /// (B) i32 or i64: each sequence's tokens before padding, up to T, 1 or more (or 0 if T is 1). Padding's logits are
+  /// meaningless. last_only takes each last token. A cache must be fixed, and counts tokens. Empty: T.
   Tensor lengths = {};
   /// bf16 or f32 for Linear layers, attention and activations, if narrower than the parameters, which are cast. The
   /// residual stream, norms and gradients keep the parameters' dtype; logits in bf16 are f32. Unset: all in that dtype.

@@ -9,6 +9,13 @@
 #include <algorithm>
 
 namespace tg {
+namespace {
+Tensor positions_of(const Tensor& t) {
+  TG_CHECK(is_index(t.dtype()), dtype, "[kv_cache] {} are no positions. They must be i32 or i64: use .to(DType::i64).",
+           t);
+  return t.to(DType::i64).detach();
+}
+}  // namespace
 
 KvCache KvCache::with_capacity(const KvCacheOptions& s) {
   for (const auto& [name, n] : {std::pair{"layers", s.layers},
@@ -34,7 +41,7 @@ void KvCache::set_lengths(const Tensor& t) {
   const auto alone = use();
   TG_CHECK(has_capacity(), state,
            "[kv_cache] this cache grows: all its sequences have length {}. Make it by with_capacity().", length());
-  lengths_.assign(t.to(DType::i64).detach());
+  lengths_.assign(positions_of(t));
 }
 void KvCache::clear() {
   const auto alone = use();
@@ -47,7 +54,7 @@ void KvCache::advance(const Tensor& positions) {
   if (!has_capacity()) return;
   const auto alone = use();
   NoGradScope off;
-  lengths_.assign(lengths_ + positions.to(DType::i64));
+  lengths_.assign(lengths_ + positions_of(positions));
 }
 void KvCache::advance(int64_t positions) {
   if (!has_capacity()) return;

@@ -141,7 +141,7 @@ std::vector<Case> cases() {
   seen("AdamW::backward_and_step", [](Things& t, X x) { return t.adam.backward_and_step(sum(t.w * x)), x; });
   seen("KvCache::advance", [](Things& t, X x) { return t.cache.advance(1), x; });
   seen("KvCache::clear", [](Things& t, X x) { return t.cache.advance(2), t.cache.clear(), x; });
-  seen("KvCache::set_lengths", [](Things& t, X x) { return t.cache.set_lengths(full({1}, 2)), x; });
+  seen("KvCache::set_lengths", [](Things& t, X x) { return t.cache.set_lengths(full({1}, 2, DType::i64)), x; });
   seen("structure_changed", [](Things& t, X x) { return structure_changed(), x * double(++t.calls); });
   seen("Params::assign", [](Things& t, X x) { return t.params.assign(t.params.state()), x; });
   seen("NoGradScope::NoGradScope", [](Things& t, X x) { return within<NoGradScope>(t, x); });

@@ -134,6 +134,13 @@ TEST_CASE("fixed cache: what it refuses") {
   CHECK_SAYS(model.make_cache(0), "[kv_cache] batch is 0");
   CHECK_SAYS(grows.set_lengths(ids({1}, {1})), "[kv_cache] this cache grows");
   CHECK_SAYS(cache.set_lengths(ids({1}, {1})), "[assign]");
+  CHECK_SAYS(cache.set_lengths(zeros({2})), "[kv_cache] (2) f32 are no positions");
+  CHECK_SAYS(cache.advance(zeros({2})), "[kv_cache] (2) f32 are no positions");
+  for (const int64_t wrong : {-1, 2}) {
+    const ForwardOptions o{.cache = &cache, .lengths = ids({1, wrong}, {2})};
+    CHECK_SAYS(model.forward(tokens, o), fmt::format("[gather] index {} at position (1)", wrong), "in gpt.lengths");
+  }
+  CHECK(lengths_of(cache) == std::vector<int64_t>{0, 0});
   CHECK_SAYS(model.forward(ids({1, 2, 3}, {3, 1}), {.cache = &cache}),
              "the cache was made for 2 sequences of up to 4 positions");
   CHECK_SAYS(model.forward(ids({1, 2, 3, 4, 5, 1, 2, 3, 4, 5}, {2, 5}), {.cache = &cache}),
