@@ -8,12 +8,6 @@
 
 namespace tg {
 namespace {
-Layouts checked_like(std::string_view op, const Tensor& x) {
-  check::ndim_at_least(op, x, 1);
-  check::computes(op, x);
-  return {contiguous_like(x)};
-}
-
 template <class OpT> Tensor along(const Tensor& x, int64_t dim) {
   const auto d = int64_t(check::dim(OpT::kName, x, dim)), last = int64_t(x.ndim()) - 1;
   if (d == last) return emit1(stateless<OpT>(), {x});
@@ -21,20 +15,22 @@ template <class OpT> Tensor along(const Tensor& x, int64_t dim) {
 }
 }  // namespace
 
-Layouts op::Softmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
-Tensors op::Softmax::vjp(const Vjp& v) const { return {emit1(stateless<op::SoftmaxGrad>(), {v.out(0), v.grad()})}; }
-Tensors op::SoftmaxGrad::compose(Inputs in) const {
+template <bool kLog> Layouts op::SoftmaxOf<kLog>::infer(Inputs in) const {
+  check::ndim_at_least(kName, in[0], 1);
+  check::computes(kName, in[0]);
+  return {contiguous_like(in[0])};
+}
+template <bool kLog> Tensors op::SoftmaxOf<kLog>::vjp(const Vjp& v) const {
+  return {emit1(stateless<op::SoftmaxGradOf<kLog>>(), {v.out(0), v.grad()})};
+}
+template <bool kLog> Tensors op::SoftmaxGradOf<kLog>::compose(Inputs in) const {
   const Tensor y = widened(in[0]), dy = widened(in[1]);
-  return {(y * (dy - row_sum(dy * y))).to(in[0].dtype())};
+  return {(kLog ? dy - exp(y) * row_sum(dy) : y * (dy - row_sum(dy * y))).to(in[0].dtype())};
 }
-Layouts op::LogSoftmax::infer(Inputs in) const { return checked_like(kName, in[0]); }
-Tensors op::LogSoftmax::vjp(const Vjp& v) const {
-  return {emit1(stateless<op::LogSoftmaxGrad>(), {v.out(0), v.grad()})};
-}
-Tensors op::LogSoftmaxGrad::compose(Inputs in) const {
-  const Tensor y = widened(in[0]), dy = widened(in[1]);
-  return {(dy - exp(y) * row_sum(dy)).to(in[0].dtype())};
-}
+template struct op::SoftmaxOf<false>;
+template struct op::SoftmaxOf<true>;
+template struct op::SoftmaxGradOf<false>;
+template struct op::SoftmaxGradOf<true>;
 
 Tensor softmax(const Tensor& x, int64_t dim) { return along<op::Softmax>(x, dim); }
 Tensor log_softmax(const Tensor& x, int64_t dim) { return along<op::LogSoftmax>(x, dim); }

@@ -6,36 +6,29 @@
 namespace tg {
 namespace op {
 
+/// Softmax or LogSoftmax.
+template <bool kLog> struct SoftmaxOf : OpOf<SoftmaxOf<kLog>> {
+  static constexpr auto kName = kLog ? "log_softmax" : "softmax";
+  Traits traits() const override { return {.may_alias = mask_of(0)}; }
+  Layouts infer(Inputs) const override;
+  Mask saves_out(Mask) const override { return mask_of(0); }
+  Tensors vjp(const Vjp&) const override;
+};
+/// SoftmaxGrad or LogSoftmaxGrad.
+template <bool kLog> struct SoftmaxGradOf : OpOf<SoftmaxGradOf<kLog>> {
+  static constexpr auto kName = kLog ? "log_softmax_grad" : "softmax_grad";
+  Traits traits() const override { return {.may_alias = mask_of(0, 1)}; }
+  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
+  Tensors compose(Inputs) const override;
+};
 /// (x) -> softmax over the last dimension.
-struct Softmax : OpOf<Softmax> {
-  static constexpr auto kName = "softmax";
-  Traits traits() const override { return {.may_alias = mask_of(0)}; }
-  Layouts infer(Inputs) const override;
-  Mask saves_out(Mask) const override { return mask_of(0); }
-  Tensors vjp(const Vjp&) const override;
-};
-/// (y, dy) -> y * (dy - sum(dy * y)).
-struct SoftmaxGrad : OpOf<SoftmaxGrad> {
-  static constexpr auto kName = "softmax_grad";
-  Traits traits() const override { return {.may_alias = mask_of(0, 1)}; }
-  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
-  Tensors compose(Inputs) const override;
-};
+using Softmax = SoftmaxOf<false>;
 /// (x) -> log_softmax over the last dimension.
-struct LogSoftmax : OpOf<LogSoftmax> {
-  static constexpr auto kName = "log_softmax";
-  Traits traits() const override { return {.may_alias = mask_of(0)}; }
-  Layouts infer(Inputs) const override;
-  Mask saves_out(Mask) const override { return mask_of(0); }
-  Tensors vjp(const Vjp&) const override;
-};
+using LogSoftmax = SoftmaxOf<true>;
+/// (y, dy) -> y * (dy - sum(dy * y)).
+using SoftmaxGrad = SoftmaxGradOf<false>;
 /// (y, dy) -> dy - exp(y) * sum(dy).
-struct LogSoftmaxGrad : OpOf<LogSoftmaxGrad> {
-  static constexpr auto kName = "log_softmax_grad";
-  Traits traits() const override { return {.may_alias = mask_of(0, 1)}; }
-  Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
-  Tensors compose(Inputs) const override;
-};
+using LogSoftmaxGrad = SoftmaxGradOf<true>;
 }  // namespace op
 
 /// exp(x - max) / sum(exp(x - max)) along `dim`, in x's shape and dtype: f64, f32, or bf16 (computed in f32, on a GPU
