@@ -395,5 +395,11 @@ template <class Self> struct ProductOp : OpOf<Self> {
     return double(out[0].numel()) * double(in[0].shape().back());
   }
 };
+/// Base of ops along one dimension, their only attribute.
+template <class Self> struct AlongDim : OpOf<Self> {
+  size_t dim;
+  explicit AlongDim(size_t d) : dim(d) {}
+  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
+};
 
 }  // namespace tg

@@ -13,36 +13,30 @@ namespace tg {
 namespace op {
 
 /// (x, index) -> elements of x.
-struct Gather : OpOf<Gather> {
+struct Gather : AlongDim<Gather> {
   static constexpr auto kName = "gather";
-  size_t dim;
-  explicit Gather(size_t d) : dim(d) {}
+  using AlongDim::AlongDim;
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return mask_of(1); }
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
   OpWork work(Bufs in, Bufs out) const override;
 };
 /// (x, index, src) -> x with src added.
-struct ScatterAdd : OpOf<ScatterAdd> {
+struct ScatterAdd : AlongDim<ScatterAdd> {
   static constexpr auto kName = "scatter_add";
-  size_t dim;
-  explicit ScatterAdd(size_t d) : dim(d) {}
+  using AlongDim::AlongDim;
   Traits traits() const override { return {.may_alias = mask_of(0)}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override { return tracked & mask_of(2) ? mask_of(1) : 0; }
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
 /// (x, index) -> slices of x.
-struct IndexSelect : OpOf<IndexSelect> {
+struct IndexSelect : AlongDim<IndexSelect> {
   static constexpr auto kName = "index_select";
-  size_t dim;
-  explicit IndexSelect(size_t d) : dim(d) {}
+  using AlongDim::AlongDim;
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return mask_of(1); }
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
   OpWork work(Bufs in, Bufs out) const override;
 };
 /// (index, dy) -> dense dx with `size` slices along dim; equal indices add in order. (index, dy, sum) -> sum + dx: in
@@ -62,13 +56,11 @@ struct IndexSelectGrad : OpOf<IndexSelectGrad> {
 /// Gradient of input `of`, whose slices the op selects, plus other ops' gradients.
 Tensor index_select_grad(const Vjp&, size_t of, size_t dim, const Tensor& index, const Tensor& dy);
 /// (x, update, start) -> x with the slices from start on replaced by update.
-struct SliceUpdate : OpOf<SliceUpdate> {
+struct SliceUpdate : AlongDim<SliceUpdate> {
   static constexpr auto kName = "slice_update";
-  size_t dim;
-  explicit SliceUpdate(size_t d) : dim(d) {}
+  using AlongDim::AlongDim;
   Traits traits() const override { return {.updates_in_place = true}; }
   Layouts infer(Inputs) const override;
-  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
   OpWork work(Bufs in, Bufs out) const override;
 };
 /// (ids, table) -> rows of the table.

@@ -73,13 +73,11 @@ struct Pad : OpOf<Pad> {
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(start), k.add(to); }
 };
 /// (tensors) -> their concatenated copy.
-struct Concat : OpOf<Concat> {
+struct Concat : AlongDim<Concat> {
   static constexpr auto kName = "concat";
-  size_t dim;
-  explicit Concat(size_t d) : dim(d) {}
+  using AlongDim::AlongDim;
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
 }  // namespace op
 

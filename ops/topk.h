@@ -8,12 +8,10 @@ namespace tg {
 namespace op {
 
 /// (x) -> indices.
-struct ArgMax : OpOf<ArgMax> {
+struct ArgMax : AlongDim<ArgMax> {
   static constexpr auto kName = "argmax";
-  size_t dim;
-  explicit ArgMax(size_t d) : dim(d) {}
+  using AlongDim::AlongDim;
   Layouts infer(Inputs) const override;
-  void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
 };
 /// (x) -> (values, indices).
 struct SelectTopK : OpOf<SelectTopK> {
