@@ -127,11 +127,8 @@ GptConfig detail::gguf_config(const GgufFile& file) {
       c.activation = Activation::gelu_tanh, c.bias = true;
     else
       read_rope(k, c);
-    const auto refuse = [&](const char* name, int64_t most, std::string_view rule) {
-      const int64_t n = k.get<int64_t>(name).value_or(0);
-      k.expect(n <= most, name, std::to_string(n), rule);
-    };
-    refuse("expert_count", 0, "no mixture of experts");
+    const int64_t experts = k.get<int64_t>("expert_count").value_or(0);
+    k.expect(experts <= 0, "expert_count", std::to_string(experts), "no mixture of experts");
     const int64_t window = k.get<int64_t>("attention.sliding_window").value_or(0);
     k.expect(window == 0 || window >= c.context, "attention.sliding_window", std::to_string(window), "full attention");
     k.expect(!file.values().contains(k.key("attention.scale")), "attention.scale", "set", "1 / sqrt(head size)");
