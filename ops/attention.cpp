@@ -12,7 +12,6 @@
 #include <tapegrad/ops/softmax.h>
 
 #include <array>
-#include <cmath>
 #include <limits>
 
 namespace tg {

@@ -2,8 +2,6 @@
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/factories.h>
 
-#include <cmath>
-
 namespace tg {
 namespace {
 Layout checked(std::string_view op, const Shape& s, DType t, Device d) {

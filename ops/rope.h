@@ -5,8 +5,6 @@
 #include <tapegrad/core/math.h>
 #include <tapegrad/core/op.h>
 
-#include <cmath>
-
 namespace tg {
 
 /// Scaling of the frequencies of rope().

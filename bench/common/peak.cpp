@@ -11,14 +11,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <fstream>
 #include <new>
 #include <random>
 #include <thread>
 #include <utility>
-#include <vector>
 
 namespace tg::bench {
 namespace {

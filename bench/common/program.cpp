@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 
 namespace tg::bench {

@@ -3,7 +3,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/tapegrad.h>
 
-#include <algorithm>
 #include <thread>
 
 namespace tg::bench {

@@ -3,7 +3,6 @@
 #include <tapegrad/ops/ops.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "switchback/switchback.h"
 

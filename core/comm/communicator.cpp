@@ -2,7 +2,6 @@
 #include <tapegrad/core/comm/communicator.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <optional>

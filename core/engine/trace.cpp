@@ -3,7 +3,6 @@
 #include <tapegrad/core/engine/trace.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 namespace tg::detail {
 

@@ -9,7 +9,6 @@
 #include <tapegrad/core/tensor.h>
 
 #include <concepts>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>

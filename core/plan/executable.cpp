@@ -3,8 +3,6 @@
 #include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/plan/executable.h>
 
-#include <algorithm>
-
 namespace tg::detail {
 
 void check_inputs(const Binding& b, std::span<const Variable* const> inputs) {

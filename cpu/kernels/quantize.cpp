@@ -10,8 +10,6 @@
 #include <tapegrad/ops/quantized/switchback_mlp.h>
 
 #include <atomic>
-#include <cmath>
-#include <cstring>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {

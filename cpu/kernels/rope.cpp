@@ -3,8 +3,6 @@
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/ops/rope.h>
 
-#include <cmath>
-
 namespace tg::cpu::TG_ISA_NS {
 namespace {
 template <class C> struct Turns {  // (starts, T, HS / 2)

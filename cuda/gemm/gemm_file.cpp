@@ -1,6 +1,5 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/cuda/gemm/gemm_file.h>
 
 #include <cmath>

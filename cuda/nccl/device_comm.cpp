@@ -5,8 +5,6 @@
 #include <tapegrad/cuda/runtime/recording.h>
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 
 namespace tg::cuda::nccl {
 namespace {

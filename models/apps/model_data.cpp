@@ -4,7 +4,6 @@
 #include <tapegrad/core/io/gguf.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/tokenizers/bpe.h>
 #include <tapegrad/models/tokenizers/utf8.h>

@@ -20,7 +20,6 @@
 #include <set>
 #include <system_error>
 #include <unordered_map>
-#include <utility>
 
 namespace tg {
 namespace {

@@ -2,7 +2,6 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/dataset.h>
-#include <tapegrad/models/tokenizers/tokenizer.h>
 
 #include <algorithm>
 #include <cmath>

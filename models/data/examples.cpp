@@ -5,7 +5,6 @@
 #include <tapegrad/models/data/examples.h>
 #include <tapegrad/models/data/token_file.h>
 
-#include <algorithm>
 #include <array>
 #include <map>
 #include <numeric>

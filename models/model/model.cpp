@@ -1,7 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/models/model/model.h>
-#include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/shape_ops.h>
 
 namespace tg {

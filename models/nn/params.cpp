@@ -10,10 +10,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <mutex>
 #include <numeric>
-#include <optional>
 
 namespace tg {
 

@@ -4,7 +4,6 @@
 #include <tapegrad/models/optim/partition.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/shape_ops.h>
-#include <tapegrad/ops/training/collective.h>
 #include <tapegrad/ops/training/optim_step.h>
 
 #include <algorithm>

@@ -4,8 +4,6 @@
 #pragma once
 #include <tapegrad/core/op.h>
 
-#include <string_view>
-
 namespace tg {
 struct Quantized;
 

@@ -1,7 +1,6 @@
 #include <tapegrad/emulator/cublaslt.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 
 #include <tapegrad/emulator/cublaslt_internal.h>

@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include <tapegrad/emulator/memory.h>

@@ -1,6 +1,5 @@
 #include "support/gpt_oracle.h"
 
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/ops/shape_ops.h>
 
 #include <algorithm>

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <cstring>
 #include <string>
 
 #include "broken.h"

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <set>
-#include <string>
 
 #include "broken.h"
 #include "support.h"
