@@ -60,11 +60,14 @@ Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const Mi
     BackwardOptions o;
     if (complete && i + 1 == micro.batches.size())
       o.on_leaf_grad = [&](uint64_t leaf, Tensor& grad) {
-        if (const auto sum = all.grads.map().extract(leaf)) grad = widened(sum.mapped()) + widened(grad);
+        if (i > 0) grad = widened(grad);  // ranks reduce one dtype, whichever batches reach the leaf
+        if (const auto sum = all.grads.map().extract(leaf)) grad = widened(sum.mapped()) + grad;
         complete(leaf, grad);
       };
     all.grads += backward(weighted(), std::move(o), where);
   }
+  if (complete && micro.batches.size() > 1)
+    for (auto& [leaf, grad] : all.grads.map()) grad = widened(grad);
   return all;
 }
 

@@ -10,7 +10,8 @@ GradientReducer::GradientReducer(std::vector<Parameter> parameters, std::shared_
       comm_(std::move(comm)),
       partition_(partition),
       buckets_(detail::gradient_buckets(parameters_, comm_->size())),
-      grads_(parameters_.size()) {
+      grads_(parameters_.size()),
+      waiting_(buckets_.size()) {
   for (const GradientBucket& b : buckets_) {
     for (size_t i = b.first; i < b.last; ++i)
       index_.emplace(parameters_[i].tensor.id(), i), bucket_of_.push_back(missing_.size());
@@ -22,26 +23,24 @@ void GradientReducer::add(uint64_t leaf, Tensor& grad) {
   const auto it = index_.find(leaf);
   if (it == index_.end()) return;
   grads_[it->second] = std::exchange(grad, Tensor());
-  const size_t b = bucket_of_[it->second];
-  if (--missing_[b] == 0) start(b);
+  --missing_[bucket_of_[it->second]];
+  while (waiting_ > 0 && missing_[waiting_ - 1] == 0) start_next();
 }
 GradMap GradientReducer::finish(const GradMap& rest) {
-  for (size_t b = 0; b < buckets_.size(); ++b) {
-    if (missing_[b] == 0) continue;
-    for (size_t i = buckets_[b].first; i < buckets_[b].last; ++i)
-      if (!grads_[i]) grads_[i] = rest.native(parameters_[i].tensor);
-    start(b);
-  }
+  for (size_t i = 0; waiting_ > 0 && i < buckets_[waiting_ - 1].last; ++i)
+    if (!grads_[i]) grads_[i] = rest.native(parameters_[i].tensor);
+  while (waiting_ > 0) start_next();
   while (!pending_.empty()) finish_oldest();
   return std::move(sums_);
 }
 
-void GradientReducer::start(size_t b) {
+void GradientReducer::start_next() {
   // One bucket is reduced while the next is computed; a third would only take memory.
   constexpr size_t kMostAtOnce = 2;
   if (pending_.size() == kMostAtOnce) finish_oldest();
   const ProfileRange range("reduce");
   std::vector<Tensor> all;
+  const size_t b = --waiting_;
   for (size_t i = buckets_[b].first; i < buckets_[b].last; ++i) {
     const Parameter& p = parameters_[i];
     TG_CHECK(grads_[i], missing_gradient,

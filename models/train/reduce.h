@@ -7,7 +7,8 @@
 
 namespace tg {
 
-/// One step's gradients. Buckets complete in one order on all ranks; bf16 is sent as such and accumulated in f32.
+/// One step's gradients. Buckets start from the last to the first, on all ranks; bf16 is sent as such and accumulated
+/// in f32.
 class GradientReducer {
  public:
   /// With a partition (Optimizer::partition()) this rank gets its shard, else all sums.
@@ -20,7 +21,7 @@ class GradientReducer {
   GradMap finish(const GradMap& rest = {});
 
  private:
-  void start(size_t bucket);
+  void start_next();
   void finish_oldest();
   std::vector<Parameter> parameters_;
   std::shared_ptr<Communicator> comm_;
@@ -29,6 +30,7 @@ class GradientReducer {
   std::unordered_map<uint64_t, size_t> index_;  // id -> parameter index
   std::vector<size_t> missing_, bucket_of_;     // gradients to come per bucket; parameters' buckets
   std::vector<Tensor> grads_;                   // indexed by parameter
+  size_t waiting_;                              // buckets not started: all before this one
   struct Pending {
     size_t first;  // parameter
     PendingSums sums;

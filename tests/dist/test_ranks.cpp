@@ -192,7 +192,7 @@ TEST_CASE("GradientReducer: sums of several buckets, in whatever order their gra
       GradientReducer reducer(all, world(), sharded ? partition.get() : nullptr);
       GradMap rest;
       for (size_t k = 0; k < all.size(); ++k) {
-        const size_t i = forward ? k : all.size() - 1 - k;
+        const size_t i = forward == (rank % 2 == 0) ? k : all.size() - 1 - k;  // ranks differ
         Tensor g = gradient(i, rank);
         if (i == 3) {  // one that backward did not reach in the last micro-batch
           rest.map()[all[i].tensor.id()] = g;
@@ -234,6 +234,34 @@ TEST_CASE("GradientReducer: sums of several buckets, in whatever order their gra
   Tensor want = gradient(0, 0);
   for (int r = 1; r < ranks; ++r) want = want + gradient(0, r);
   CHECK(bits_of(all_reduce(std::array{gradient(0, rank)}, world())[0]) == bits_of(want));
+}
+
+namespace {
+// Micro-batches reach a, b or both; each is a bucket.
+struct Fork {
+  static constexpr ForwardSupport kSupport{};
+  Tensor a, b;
+  explicit Fork(const Params& p) : a(p.get("a", {7'000'000}, {})), b(p.get("b", {7'000'000}, {})) {}
+  Tensor forward(const Tensor&, const ForwardOptions&) const { return a; }
+  Tensor loss(const Batch& batch, const ForwardOptions&) const {
+    const int64_t reach = batch.inputs.item<int64_t>() % 4;
+    const auto of = [](const Tensor& w) { return mean(w.to(DType::bf16)).to(DType::f32); };
+    return reach == 1 ? of(a) : reach == 3 ? of(b) * 4.0 : of(a) + of(b) * 4.0;
+  }
+};
+}  // namespace
+TEST_CASE("micro-batches that reach different parameters: the bits of one process") {
+  const auto trained_fork = [](const std::shared_ptr<Communicator>& comm) {
+    const Params params({}, 1);
+    const BatchSource source{.next = [](Rng& rng) {
+      return Batch{full({1, 1}, double(rng.offset++), DType::i32), zeros({1, 1}, DType::i32)};
+    }};
+    TrainConfig c = config(2 * world()->size());
+    c.max_steps = 1, c.eval_every = 0, c.optimizer = OptimizerKind::sgd, c.compile = false;
+    Trainer(Fork(params), params, source, c, comm).step();
+    return std::pair(bits_of(params.all()[0].tensor), bits_of(params.all()[1].tensor));
+  };
+  CHECK(trained_fork(world()) == trained_fork(Communicator::self()));
 }
 
 TEST_CASE("several buckets of gradients: the bits of one process, and less memory") {
