@@ -62,9 +62,9 @@ std::string recovery_hint(const TrainOptions& o, const RunSetup& s, const Error&
                        s.out);
   std::string rate;
   if (diverged) {
-    const double lower = t.lr / 10;
-    rate = fmt::format(" --lr {:.3g}", lower);
-    if (t.schedule == ScheduleKind::cosine && t.min_lr > lower) rate += fmt::format(" --min-lr {:.3g}", lower);
+    const std::string lower = fmt::format("{:.3g}", t.lr / 10);
+    rate = " --lr " + lower;
+    if (t.schedule != ScheduleKind::constant && t.min_lr > std::stod(lower)) rate += " --min-lr " + lower;
     if (t.optimizer == OptimizerKind::muon) rate += fmt::format(" --muon-lr {:.3g}", t.muon_lr / 10);
   }
   if (diverged && steps == saved)

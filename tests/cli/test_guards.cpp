@@ -258,7 +258,11 @@ TEST_CASE("after a divergence what the message says helps") {
     return p.errors();
   };
   SUBCASE("the checkpoint is good: a lower rate, until it is low enough") {
-    std::string errors = diverges({"--lr", "1e6"});
+    std::string errors, schedule;
+    SUBCASE("cosine") { schedule = "cosine"; }
+    SUBCASE("wsd") { schedule = "wsd"; }
+    SUBCASE("constant") { schedule = "constant"; }
+    errors = diverges({"--lr", "1.2345e6", "--schedule", schedule});  // a tenth of it is above the rate of the message
     Arguments command;
     int tries = 0;
     for (int status = 1; status != 0;) {
