@@ -65,6 +65,9 @@ TokenData read_tokens(const Tokenizer* tokenizer, const Words& words, const Data
   std::vector<TokenData> shards;
   TokenData val = read_group(tokenizer, how.val_data, how, skip_unknown, shards);
   detail::check_shards(shards, tokenizer);
+  TG_CHECK(how.val_tokens <= val.size(), value,
+           "[data] val_tokens is {}, and {} has {}. It must not be more. Lower it, or pass --val-tokens 0 for all.",
+           how.val_tokens, how.val_data, detail::counted(val.size(), "token"));
   return all.with_validation(how.val_tokens == 0 ? val : val.slice(0, how.val_tokens));
 }
 void check_used(std::string_view command, const SettingFlags& given, const Words& words) {

@@ -90,6 +90,8 @@ refused(1 "shards_npy/* has texts and token files" train --data "shards_npy/*" -
 
 # A mixture of texts and token files
 run(0 train --data text.txt "shards_raw/*.bin" --weights 0.25,0.75 --tokenizer ./tokenizer.json ${tiny} --out mixed)
+refused(1 "[data] val_tokens is 9999999, and " train --data text.txt --val-data text.txt --val-tokens 9999999
+        ${tiny} --out never)
 run(0 train --data text.txt "shards_raw/*.bin" --weights 1,3 --tokenizer ./tokenizer.json ${tiny} --quiet --out same)
 same_files(mixed/model.safetensors same/model.safetensors "weights are not proportions")
 run(0 train --resume mixed --max-steps 4 --quiet --weights .250,0.7500)
