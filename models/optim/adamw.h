@@ -70,9 +70,9 @@ class AdamW : public Optimizer {
 
   /// backward(loss) and step() in one. If a gradient is one matmul over few rows, as for a linear layer on a small
   /// batch, it is not stored: the step computes it tile by tile. Values equal those of backward() and step(), except
-  /// for the last bits of f64. No gradient can be read or added to. Clipping costs two small matmuls per folded
-  /// gradient. Ops run lazily, and have run on return outside of a LazyScope or a compiled function. Returns the norm
-  /// before clipping, or empty.
+  /// for the last bits in f64 or with clipping. No gradient can be read or added to. Clipping costs two small matmuls
+  /// per folded gradient. Ops run lazily, and have run on return outside of a LazyScope or a compiled function. Returns
+  /// the norm before clipping, or empty.
   ///
   /// Errors, with nothing changed: those of backward() and step(); a weight used by two layers (list it in `stored`); a
   /// sharded optimiser.

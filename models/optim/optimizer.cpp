@@ -191,6 +191,7 @@ void Optimizer::set_lr(double lr) {
 
 void Optimizer::uncount_step() {
   detail::forbid_in_trace(op_, "a step is uncounted");
+  TG_CHECK(clock_->t > 0, state, "[{}] no step is counted. uncount_step() follows a step.", op_);
   --clock_->t;
 }
 double Optimizer::lr() const {

@@ -169,6 +169,7 @@ TEST_CASE(
     CHECK_SAYS(net.optimizer->step({}, {.missing_grad = MissingGrad::skip}),
                fmt::format("[{}] none of the 4 parameters has a gradient.", net.optimizer->name()));
     CHECK(net.bits() == before);
+    CHECK_SAYS(net.optimizer->uncount_step(), "no step is counted");
     CHECK(net.optimizer->steps() == 0);
     net.optimizer->step(backward(net.loss(x, true)), {.clip_norm = 1});
     Net zero(kind), by_hand(kind);
