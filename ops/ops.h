@@ -6,7 +6,6 @@
 #include <tapegrad/ops/comparison.h>
 #include <tapegrad/ops/composed.h>
 #include <tapegrad/ops/conv.h>
-#include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/fragments.h>
 #include <tapegrad/ops/indexing.h>
@@ -28,4 +27,5 @@
 #include <tapegrad/ops/swiglu.h>
 #include <tapegrad/ops/topk.h>
 #include <tapegrad/ops/training/collective.h>
+#include <tapegrad/ops/training/dropout.h>
 #include <tapegrad/ops/training/optim_step.h>

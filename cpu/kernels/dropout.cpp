@@ -2,7 +2,7 @@
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/philox.h>
-#include <tapegrad/ops/dropout.h>
+#include <tapegrad/ops/training/dropout.h>
 
 #include <cmath>
 

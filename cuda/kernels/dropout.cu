@@ -1,6 +1,6 @@
 // Offsets in the contiguous output are row-major positions. A thread draws V / 4 random blocks.
 #include <tapegrad/cuda/device/step_values.h>
-#include <tapegrad/ops/dropout.h>
+#include <tapegrad/ops/training/dropout.h>
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,6 @@
 #include <tapegrad/models/nn/kv_cache.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/ops/attention.h>
-#include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/pointwise.h>
@@ -16,6 +15,7 @@
 #include <tapegrad/ops/rope.h>
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/swiglu.h>
+#include <tapegrad/ops/training/dropout.h>
 
 #include <cmath>
 

@@ -5,10 +5,10 @@
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/ops/binary.h>
 #include <tapegrad/ops/composed.h>
-#include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/shape_ops.h>
+#include <tapegrad/ops/training/dropout.h>
 
 #include <algorithm>
 #include <cmath>

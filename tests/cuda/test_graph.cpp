@@ -2,11 +2,11 @@
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 #include <tapegrad/cuda/runtime/stream.h>
-#include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/indexing.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/softmax.h>
+#include <tapegrad/ops/training/dropout.h>
 #include <tapegrad/ops/training/optim_step.h>
 
 #include <cstdlib>

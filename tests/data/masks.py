@@ -1,4 +1,4 @@
-"""The masks of dropout that the library draws, written again from ops/dropout.h and ops/attention.h: factors 0 or 1 / (1 - p)."""
+"""The masks of dropout that the library draws, written again from ops/training/dropout.h and ops/attention.h: factors 0 or 1 / (1 - p)."""
 
 import torch
 

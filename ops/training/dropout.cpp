@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/check.h>
-#include <tapegrad/ops/dropout.h>
+#include <tapegrad/ops/training/dropout.h>
 
 namespace tg {
 Layouts op::Dropout::infer(Inputs in) const {
