@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench/common"))
 from results_file import write
 
-KEPT = {"000": "rows id time",
+KEPT = {"000": "rows id time limit",
         "001": "grid dim_in dim_out batch_size repeat time_standard time_rowwise time_global quantise_share",
         "002": "cells input_size batch_size mode fragments forward_ms backward_ms live_bytes parameters",
         "003": "runs type form precision context_length step phases layer_kernel_seconds peak_bytes",
@@ -42,7 +42,7 @@ table = lambda head, rows: "\n".join(f"| {' | '.join(map(str, row))} |" for row 
 
 
 def of_000(run):
-    ours = {row["id"]: row["time"] for row in run["rows"]}
+    ours, limits = ({row["id"]: row[key] for row in run["rows"]} for key in ("time", "limit"))
     of = lambda id: interval(*(ours[id][k] for k in ("low", "estimate", "high")))
     theirs = [row for row in document("lora_training") if row["id"] in ours]
     speed = {row["id"]: row["point"] / ours[row["id"]]["estimate"] for row in theirs}
@@ -51,8 +51,10 @@ def of_000(run):
     yield "000.rank", f"{', '.join(map(time, ranks))}: {ranks[-1] / ranks[0]:.1f} times"
     yield "000.lazy", ", ".join(of(f"lazy_vs_eager_lora/{way}") for way in ("lazy_forward_sync", "eager_forward"))
     yield "000.step", of("full_training_step/complete_iteration")
-    yield "table 000", table(["id", "document", "here", "times as fast"], [
-        (r["id"], interval(r["low"], r["point"], r["high"]), of(r["id"]), f"{speed[r['id']]:.1f}") for r in theirs])
+    limit = lambda id: f"{time(limits[id])}, {100 * limits[id] / ours[id]['estimate']:.0f} %"
+    yield "table 000", table(["id", "document", "here", "limit, reached", "times as fast"], [
+        (id := r["id"], interval(r["low"], r["point"], r["high"]), of(id), limit(id), f"{speed[id]:.1f}")
+        for r in theirs])
 
 
 def of_001(run):

@@ -1,8 +1,10 @@
+#include "common/peak.h"
 #include "lora_training/rows.h"
 
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
+#include <tapegrad/core/profile/work.h>
 
 #include <algorithm>
 
@@ -36,11 +38,27 @@ CriterionOptions options(const TrainingFlags& flags) {
 bool trains(const TrainingRow& r) {
   return std::set<std::string>{"gradient_computation", "optimizer_step", "full_training_step"}.contains(r.id.group);
 }
+// The least seconds of a run: each op's bytes or FLOPs, whichever take longer, by the rates of all threads.
+double limit(const Benchmark& b, Peaks& peaks) {
+  const WorkScope counting;
+  b.run();
+  double seconds = 0;
+  for (const WorkOfOp& op : counting.ops()) {
+    const auto bytes = double(op.work.read + op.work.written);
+    const Bandwidth rates = peaks.bandwidth(bytes / double(op.calls));
+    const double moved = bytes / std::max({rates.best(), rates.update, rates.read});
+    seconds += 1e-9 * std::max(moved, 2 * op.work.multiply_adds / peaks.gflops("f32"));
+  }
+  return seconds;
+}
 void measure_all(const TrainingFlags& flags, Device device, TrainingReport& report) {
   const std::vector<TrainingRow> rows = wanted_rows(flags, device);
   if (std::ranges::any_of(rows, trains)) check_training(flags.mode, device);
+  Peaks peaks(0.1, device);
   for (size_t i = 0; i < rows.size(); ++i) {
-    report.rows.push_back(measured(benchmark(rows[i], flags.mode, device), options(flags)));
+    const Benchmark b = benchmark(rows[i], flags.mode, device);
+    report.rows.push_back(measured(b, options(flags)));
+    if (flags.against_document && !flags.quick) report.rows.back().limit = limit(b, peaks);
     if (i + 1 == rows.size() || rows[i + 1].id.group != rows[i].id.group) fmt::print("\n");
   }
 }

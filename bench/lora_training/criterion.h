@@ -33,7 +33,8 @@ struct Measured {
   Sample sample;
   Estimates estimates;
   Outliers outliers;
-  std::optional<Change> change;  // if there was a baseline
+  std::optional<Change> change;      // if there was a baseline
+  std::optional<double> limit = {};  // seconds, by the machine's rates
 };
 
 // Measures and prints: progress to stderr, results to stdout. The sample becomes the next baseline. An unreadable

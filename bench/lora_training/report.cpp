@@ -9,7 +9,8 @@ constexpr const char* kVerdicts[] = {"no change", "within noise", "improved", "r
 Json row_json(const Measured& m) {
   const Estimate& t = m.estimates.typical();
   Json row = {{"id", m.id.text()}, {"time", interval(t)}, {"median", interval(m.estimates.median)}};
-  for (const char* key : {"verdict", "p", "change", "throughput"}) row[key] = Json();
+  for (const char* key : {"verdict", "p", "change", "throughput", "limit"}) row[key] = Json();
+  if (m.limit) row["limit"] = *m.limit;
   if (m.elements) {
     const auto n = double(*m.elements);
     row["throughput"] = interval(Estimate{n / t.high, n / t.point, n / t.low, 0});
@@ -48,13 +49,14 @@ void write_training_json(const std::string& path, const TrainingReport& r) {
 }
 
 std::string compare_with_document(const std::vector<Measured>& rows) {
-  Table table("{}|[{} {} {}]|[{} {} {}]|{:.2f}", "|ours|document|ratio");
+  Table table("{}|[{} {} {}]|{}|[{} {} {}]|{:.2f}", "|ours|limit|document|ratio");
   size_t missing = 0;
   for (const Measured& m : rows) {
     const Estimate& t = m.estimates.typical();
     if (const auto of = document_figure(m.id.text()))
-      table.row(m.id.text(), format_time(t.low), format_time(t.point), format_time(t.high), format_time(of->low),
-                format_time(of->point), format_time(of->high), of->point / t.point);
+      table.row(m.id.text(), format_time(t.low), format_time(t.point), format_time(t.high),
+                m.limit ? format_time(*m.limit) : "", format_time(of->low), format_time(of->point),
+                format_time(of->high), of->point / t.point);
     else
       ++missing;
   }
