@@ -20,7 +20,7 @@ inline constexpr int64_t kStep = kSide * kRow;  // bytes
 // Steps: depth of a block of B; largest k that packs A as a whole; a chunk.
 inline constexpr int64_t kDepth = 32, kWhole = 256, kChunk = 8;
 inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23, kBytesOfSums = 1 << 23;
-inline constexpr int64_t kTilesEach = 4, kOwnOfAmx = 4;  // own: tiles of a thread, panels of a tile
+inline constexpr int64_t kTilesEach = 4, kOwnOfFast = 4;  // own: tiles of a thread, panels of a tile
 
 inline thread_local Scratch t_a, t_b, t_sums, t_own, t_chunk, t_starts;
 
@@ -178,8 +178,9 @@ template <class T, class Sum> class Blocked {
   }
   void multiply_own(const Block& b) const {
     const int64_t down = ceil_div(b.rows, kSide), across = ceil_div(b.cols, kSide);
-    // AMX outruns L2 unless several panels of B use a chunk of A.
-    const int64_t group = std::clamp<int64_t>(across / (kTilesEach * threads_), 1, kernels_.enter ? kOwnOfAmx : 1);
+    // AMX and int8 outrun L2 unless several panels of B use a chunk of A.
+    const bool fast = kernels_.enter || sizeof(T) == 1;
+    const int64_t group = std::clamp<int64_t>(across / (kTilesEach * threads_), 1, fast ? kOwnOfFast : 1);
     const int64_t ld = ld_of(b.depth < p_.k ? across : group);
     Sum* const kept = b.depth < p_.k ? t_sums.get<Sum>(down * kSide * ld) : nullptr;
     for_tiles(threads_ > 1, ceil_div(across, group), [&](int64_t t) {
