@@ -15,6 +15,7 @@ inline constexpr int64_t kDepth = 384;                         // max k of an FM
 inline constexpr int64_t kSegment = 6144;
 inline constexpr int64_t kNear = 1 << 18;  // bytes of B in a cache
 inline constexpr int64_t kColumns = 64;    // contiguous in k, per tile
+inline constexpr int64_t kPaired = 4;      // most rows that take two vectors of columns in turn
 inline thread_local Scratch t_rows, t_totals, t_sums, t_out;
 
 template <class Sum> inline Bits<Sum> load_bits(const void* p) {
@@ -84,62 +85,72 @@ struct Pairs : Widened {
 struct Range {
   int64_t begin, end, k, depth;  // depth: chain length
 };
-// R rows of A by kLanes columns of B, contiguous in k. Sums (R, kLanes) continue from the previous segment; a chain's
-// end adds them to `totals`. Each block of loads prefetches `each` lines.
-template <class W, int R>
+// R rows of A by V times kLanes columns of B, contiguous in k, in turn: one row's chain of bf16 takes longer than its
+// loads. Sums (V, R, kLanes) continue from the previous segment; a chain's end adds them to `totals`. Each block of
+// loads prefetches `each` lines.
+template <class W, int V, int R>
 void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, int64_t ld, typename W::Sum* sums,
                 typename W::Sum* totals, Ahead<typename W::T>& ahead, int64_t each) {
   using S = typename W::Sum;
   constexpr int64_t L = kLanes<S>, kEach = int64_t(sizeof(S) / sizeof(*b)), kBlock = kEach * L,
                     kUnits = kEach / W::kUnit;
   Ahead<typename W::T> next = ahead;
-  Vector<S> sum[R] = {};
+  Vector<S> sum[V][R] = {};
   if (range.begin > 0)
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) sum[r] = load_vector(sums + r * L);
-  int64_t border = std::min(range.k, (range.begin / range.depth + 1) * range.depth);
-  const auto end_chain = [&] {
+    for (int v = 0; v < V; ++v)
 #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      S* const to = totals + r * L;
-      store_vector(to, border <= range.depth ? sum[r] : sum[r] + load_vector(to)), sum[r] = Vector<S>{};
-    }
-    border = std::min(range.k, border + range.depth);
-  };
+      for (int r = 0; r < R; ++r) sum[v][r] = load_vector(sums + (v * R + r) * L);
+  int64_t border = std::min(range.k, (range.begin / range.depth + 1) * range.depth);
   a += range.begin / W::kUnit * R, b += range.begin;
 #pragma GCC unroll 1
-  for (int64_t t = range.begin; t < range.end; t += kBlock, b += kBlock) {
-    Bits<S> x[L];
-    const typename W::T* p = b;
-    next.template prefetch<2>(each);
-    if (t + kBlock <= range.k)
-#pragma GCC unroll 16
-      for (int i = 0; i < L; ++i, p += ld) {
-        // Prevents an offset per row, which would take more registers than there are.
-        asm("" : "+r"(p));
-        x[i] = load_bits<S>(p);
-      }
-    else
-      for (int i = 0; i < L; ++i, p += ld) x[i] = load_some(p, range.k - t);
-    transpose_words<S>(x);
-    if (t + kBlock < border) {
-#pragma GCC unroll 16
-      for (int i = 0; i < L; ++i)
+  for (int64_t t = range.begin; t < range.end; t += kBlock, b += kBlock, a += L * kUnits * R) {
+    const int64_t first_border = border;
 #pragma GCC unroll 2
-        for (int64_t unit = 0; unit < kUnits; ++unit, a += R) W::template add<R>(sum, a, x[i], unit);
-      continue;
-    }
-    Bits<S> y[L];  // x may stay in registers
+    for (int v = 0; v < V; ++v) {
+      Bits<S> x[L];
+      const typename W::T* p = b + v * L * ld;
+      next.template prefetch<2>(each);
+      if (t + kBlock <= range.k)
 #pragma GCC unroll 16
-    for (int i = 0; i < L; ++i) y[i] = x[i];
-    for (int64_t u = 0, at = t; u < L * kUnits && at < range.k; ++u, a += R) {
-      W::template add<R>(sum, a, y[u / kUnits], u % kUnits);
-      if ((at += W::kUnit) >= border) end_chain();
+        for (int i = 0; i < L; ++i, p += ld) {
+          // Prevents an offset per row, which would take more registers than there are.
+          asm("" : "+r"(p));
+          x[i] = load_bits<S>(p);
+        }
+      else
+        for (int i = 0; i < L; ++i, p += ld) x[i] = load_some(p, range.k - t);
+      transpose_words<S>(x);
+      const typename W::Lane* to = a;
+      if (t + kBlock < first_border) {
+#pragma GCC unroll 16
+        for (int i = 0; i < L; ++i)
+#pragma GCC unroll 2
+          for (int64_t unit = 0; unit < kUnits; ++unit, to += R) W::template add<R>(sum[v], to, x[i], unit);
+        continue;
+      }
+      Bits<S> y[L];  // x may stay in registers
+#pragma GCC unroll 16
+      for (int i = 0; i < L; ++i) y[i] = x[i];
+      border = first_border;
+      for (int64_t u = 0, at = t; u < L * kUnits && at < range.k; ++u, to += R) {
+        W::template add<R>(sum[v], to, y[u / kUnits], u % kUnits);
+        if ((at += W::kUnit) < border) continue;
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          S* const total = totals + (v * R + r) * L;
+          store_vector(total, border <= range.depth ? sum[v][r] : sum[v][r] + load_vector(total));
+          sum[v][r] = Vector<S>{};
+        }
+        border = std::min(range.k, border + range.depth);
+      }
     }
   }
   ahead = next;
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) store_vector(sums + r * L, sum[r]);
+  for (int v = 0; v < V; ++v)
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) store_vector(sums + (v * R + r) * L, sum[v][r]);
 }
 // R rows of A by V vectors of columns of k rows of B. Sums (V, R, kLanes) continue unless part.begins. part.ends: total
 // = (part.first) or += sums.
@@ -179,7 +190,9 @@ void rows_tile(int64_t k, const typename W::Lane* a, const typename W::T* b, int
     if constexpr (V == 2) store(right[r], (R + r) * L);
   }
 }
-template <class W> inline constexpr auto kLinesTiles = functions_of<kGroup>([]<int R>() { return &lines_tile<W, R>; });
+template <class W, int V>
+inline constexpr auto kLinesTiles = functions_of < V == 1 ? kGroup
+                                                          : kPaired > ([]<int R>() { return &lines_tile<W, V, R>; });
 template <class W, int V = 1>
 inline constexpr auto kRowsTiles = functions_of<kGroup / V>([]<int R>() { return &rows_tile<W, V, R>; });
 
@@ -235,19 +248,26 @@ template <class W> class Product {
   static int64_t column(int64_t strip, int64_t cols) { return std::min(strip * L, cols - L); }
 
   void by_lines(int64_t j, int64_t cols, Sum* totals) const {
-    const int64_t strips = ceil_div(cols, L), segment = kSegment / int64_t(sizeof(T));
+    constexpr int kAtOnce =
+        sizeof(T) < sizeof(Sum) ? 2 : 1;  // vectors of columns; in f32 loads take as long as the chain
+    const bool pairs = kAtOnce == 2 && m_ <= kPaired;
+    const int64_t strips = ceil_div(cols, L), segment = kSegment / int64_t(sizeof(T)) / (pairs ? 2 : 1);
     const int64_t groups = ceil_div(m_, a_.group), each = std::max<int64_t>(1, L * kVectorBytes / 64 / groups);
-    Sum* const sums = t_sums.get<Sum>(m_ * L);
-    for (int64_t s = 0; s < strips; ++s)
+    Sum* const sums = t_sums.get<Sum>(2 * m_ * L);
+    for (int64_t s = 0, some = 1; s < strips; s += some) {
+      some = pairs && (s + 2) * L <= cols ? 2 : 1;
       for (int64_t q = 0; q < k_; q += segment) {
         const T* const b = b_.p + (j + column(s, cols)) * b_.col;
         const int64_t end = std::min(k_, q + segment);
-        Ahead<T> ahead{end < k_ ? b + end : b + L * b_.col, b_.col, std::min(segment, end < k_ ? k_ - end : k_), L};
+        Ahead<T> ahead{end < k_ ? b + end : b + some * L * b_.col, b_.col, std::min(segment, end < k_ ? k_ - end : k_),
+                       some * L};
         a_.for_groups([&](int64_t i, int64_t rows) {
-          kLinesTiles<W>[size_t(rows - 1)]({q, end, k_, a_.depth}, a_.at(i, rows, 0), b, b_.col, sums + i * L,
-                                           totals + (s * m_ + i) * L, ahead, each);
+          const auto tile = some == 2 ? kLinesTiles<W, kAtOnce>[size_t(rows - 1)] : kLinesTiles<W, 1>[size_t(rows - 1)];
+          tile({q, end, k_, a_.depth}, a_.at(i, rows, 0), b, b_.col, sums + i * L, totals + (s * m_ + i) * L, ahead,
+               each);
         });
       }
+    }
   }
   void by_rows(int64_t j, int64_t cols, Sum* totals) const {
     const int64_t strips = ceil_div(cols, L);
