@@ -34,7 +34,8 @@ def kept(name, run):
 document = lambda folder: list(map(json.loads, (ROOT / f"bench/{folder}/document.jsonl").read_text().splitlines()))
 spread = lambda xs, form=".2f": f"{min(xs):{form}} to {max(xs):{form}}"
 spread_mean = lambda xs: f"{spread(xs)}, geometric mean {statistics.geometric_mean(xs):.2f}"
-time = lambda s: next(f"{s / by:.3g} {unit}" for by, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")) if s >= by)
+UNITS = (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")
+time = lambda s: next(f"{s / by:.3g} {unit}" for by, unit in UNITS if s >= by)
 peak = lambda r: f"{r['peak_bytes'] / 1e9:.2f} GB"
 core = lambda r: r["step"]["part_seconds"]["attention: scores to values"]
 interval = lambda low, mid, high: f"{time(mid)} [{time(low)}, {time(high)}]"
