@@ -152,11 +152,11 @@ TEST_CASE("files of a run: JSON read back, the table beside the document") {
                              result_of({"lora_forward", "forward", "other"}, {1e-5, 2e-5, 3e-5, 0}),
                              result_of({"cpu_add", "eager", "1024"}, {1e-6, 2e-6, 3e-6, 0})};
   rows[0].change = Change{{-0.3, -0.2, -0.1, 0}, {}, -9, 0.001};
-  rows[0].outliers = {1, 2, 3, 4};
+  rows[0].outliers = {1, 2, 3, 4}, rows[0].limit = 5e-6;
   TrainingReport r = report_of(rows);
   const std::string table = compare_with_document(r.rows);
   CHECK(count_of(table, "\n") == 4);
-  CHECK_HAS(table, "[10.000 µs 20.000 µs 40.000 µs]     [427.63 µs 436.78 µs 445.73 µs]  21.84\n");
+  CHECK_HAS(table, "[10.000 µs 20.000 µs 40.000 µs]   5.0000 µs     [427.63 µs 436.78 µs 445.73 µs]  21.84\n");
   CHECK_HAS(table, "Runs without figures in document 000: 2. It has 17 ids, such as lora_forward");
   CHECK(compare_with_document({rows[2]}).starts_with("Runs without figures in document 000: 1. "));
   CHECK(!has(compare_with_document({rows[0]}), "without"));
@@ -171,8 +171,8 @@ TEST_CASE("files of a run: JSON read back, the table beside the document") {
       {"id": "lora_forward/forward/small_512x512_r8", "time": {"low": 1e-5, "estimate": 2e-5, "high": 4e-5},
        "median": {"estimate": 2e-6}, "change": {"low": -0.3}, "p": 0.001, "verdict": "improved", "iterations": 6,
        "samples": 3, "sampling": "linear", "outliers": {"low_severe": 1, "high_severe": 4},
-       "document": {"estimate": 436.78e-6}},
-      {"throughput": null, "change": null, "p": null, "verdict": null, "document": null},
+       "document": {"estimate": 436.78e-6}, "limit": 5e-6},
+      {"throughput": null, "limit": null, "change": null, "p": null, "verdict": null, "document": null},
       {}]})");
   const auto& throughput = j["rows"][0]["throughput"];
   CHECK(throughput["low"].get<double>() == Approx(2.5e7));
