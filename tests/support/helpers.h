@@ -23,10 +23,9 @@ inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
-// Whether a sanitizer build or emulated AMX has time for a GEMM of m n k multiplications; all paths have such.
-inline bool small_enough(int64_t m, int64_t n, int64_t k) {
-  return !(kSanitized || EmulatedAmx::running()) || m * n * k < 20'000'000;
-}
+inline bool hurries() { return kSanitized || EmulatedAmx::running(); }
+// Whether there is time for a GEMM of m n k multiplications; all paths have such.
+inline bool small_enough(int64_t m, int64_t n, int64_t k) { return !hurries() || m * n * k < 20'000'000; }
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
