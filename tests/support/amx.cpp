@@ -7,6 +7,7 @@
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>
 #include <immintrin.h>
+#include <signal.h>
 #include <ucontext.h>
 
 #include <cstdint>
@@ -85,9 +86,8 @@ Operand operand(const uint8_t* modrm, bool index_high, bool base_high, const gre
 uint64_t run(const uint8_t* p, const gregset_t& r) {
   if (p[0] != 0xc4 || (p[1] & 0x1f) != 2 || (p[2] & 0x84) != 0) return 0;
   const int prefix = p[2] & 3, kind = p[3] << 4 | prefix, source = ~p[2] >> 3 & 7, reg = p[4] >> 3 & 7, rm = p[4] & 7;
-  const bool registers = p[4] >> 6 == 3;
   constexpr int kNone = 0, kF3 = 2, kF2 = 3;
-  if (registers) {
+  if (p[4] >> 6 == 3) {  // registers
     const int columns = config.bytes[reg] / 4;
     switch (kind) {
       case 0x490 | kNone: config = {}, std::memset(tiles, 0, sizeof tiles); break;
@@ -137,12 +137,11 @@ const bool on = cpu::emulates_amx = lacks_amx;
 EmulatedAmx::EmulatedAmx() {
   struct sigaction action = {};
   action.sa_sigaction = trap, action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  sigaction(SIGILL, &action, &before_);
-  other = before_;
+  sigaction(SIGILL, &action, &other);
   running_ = lacks_amx;
 }
 EmulatedAmx::~EmulatedAmx() {
-  sigaction(SIGILL, &before_, nullptr);
+  sigaction(SIGILL, &other, nullptr);
   running_ = false;
 }
 }  // namespace tg

@@ -1,6 +1,5 @@
 // AMX on machines without it: each tile instruction traps as an illegal one, and a handler computes what it would.
 #pragma once
-#include <signal.h>
 
 namespace tg {
 // While one lives, tile instructions run on x86-64 machines with AVX-512 under Linux. A few of them take microseconds.
@@ -15,6 +14,5 @@ class EmulatedAmx {
 
  private:
   static inline bool running_ = false;
-  struct sigaction before_ {};
 };
 }  // namespace tg
